@@ -1,0 +1,100 @@
+//! The one error type. Every message names the thing, what was expected and what came.
+
+use thiserror::Error;
+
+/// Whatever can go wrong, with a stable [`code`](Error::code) that JavaScript sees as `LoraError.code`.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No adapter answered the request.
+    #[error("no GPU adapter: {0}")]
+    NoAdapter(String),
+    /// A tensor has another shape than the call needs.
+    #[error("{name}: expected {expected}, got {got}")]
+    Shape {
+        /// Name of the tensor or argument.
+        name: String,
+        /// What the call needs.
+        expected: String,
+        /// What was passed.
+        got: String,
+    },
+    /// A scalar or option that is not acceptable: rank 0, a learning rate that is NaN …
+    #[error("{name}: expected {expected}, got {got}")]
+    InvalidArgument {
+        /// Name of the argument.
+        name: String,
+        /// What the call needs.
+        expected: String,
+        /// What was passed.
+        got: String,
+    },
+    /// A tensor that was made by another [`Gpu`](crate::Gpu).
+    #[error("{0} belongs to another Gpu; expected a tensor of the one that this call runs on")]
+    ForeignTensor(String),
+    /// One buffer bound for reading and for writing in the same dispatch.
+    #[error(
+        "{kernel}: `{read}` and `{written}` lie in the same GPU buffer, which WebGPU forbids when one is written; expected separate tensors"
+    )]
+    AliasedBuffer {
+        /// The kernel.
+        kernel: &'static str,
+        /// One binding.
+        read: String,
+        /// The written binding.
+        written: String,
+    },
+    /// Use of something after it was destroyed.
+    #[error("{0} was disposed of; expected a live one")]
+    Disposed(String),
+    /// More than the device's limits allow.
+    #[error("{name}: needs {needed} bytes, but this device allows {limit} ({which})")]
+    Limit {
+        /// Name of the tensor.
+        name: String,
+        /// Bytes that it needs.
+        needed: u64,
+        /// Bytes allowed.
+        limit: u64,
+        /// The limit's WebGPU name.
+        which: &'static str,
+    },
+    /// The device could not allocate.
+    #[error("out of GPU memory: {0}")]
+    OutOfMemory(String),
+    /// The device was lost, for the reason given.
+    #[error("the GPU device was lost: {0}")]
+    DeviceLost(String),
+    /// WebGPU refused a call: a fault of this package, worth a report.
+    #[error("WebGPU refused the call: {0}")]
+    Validation(String),
+}
+
+impl Error {
+    /// The stable, kebab-case name of the kind of error.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::NoAdapter(_) => "no-adapter",
+            Error::Shape { .. } => "shape",
+            Error::InvalidArgument { .. } => "invalid-argument",
+            Error::ForeignTensor(_) => "foreign-tensor",
+            Error::AliasedBuffer { .. } => "aliased-buffer",
+            Error::Disposed(_) => "disposed",
+            Error::Limit { .. } => "limit",
+            Error::OutOfMemory(_) => "out-of-memory",
+            Error::DeviceLost(_) => "device-lost",
+            Error::Validation(_) => "validation",
+        }
+    }
+
+    pub(crate) fn argument(name: &str, expected: &str, got: impl ToString) -> Error {
+        Error::InvalidArgument { name: name.into(), expected: expected.into(), got: got.to_string() }
+    }
+
+    pub(crate) fn shape(name: &str, expected: impl ToString, got: impl ToString) -> Error {
+        Error::Shape { name: name.into(), expected: expected.to_string(), got: got.to_string() }
+    }
+}
+
+/// `Result` with this crate's [`enum@Error`].
+pub type Result<T> = std::result::Result<T, Error>;

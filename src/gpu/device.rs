@@ -1,0 +1,264 @@
+//! A device and what belongs to it: caches, counters, the staging pool.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::pipeline::{Params, Pipelines};
+use super::tensor::{Storage, Tensor};
+use crate::error::{Error, Result};
+
+/// What [`Gpu::request`] asks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GpuRequest {
+    /// Take a software adapter even where there is hardware.
+    pub force_fallback_adapter: bool,
+    /// Prefer the discrete adapter of a machine with several.
+    pub high_performance: bool,
+    /// Ask for timestamp queries where the adapter has them (benchmarks).
+    pub timestamps: bool,
+}
+
+/// Live GPU memory of one [`Gpu`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Live buffers.
+    pub buffers: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What one [`Gpu`] has done since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Command buffers submitted, read-backs included.
+    pub submits: u64,
+    /// Compute dispatches.
+    pub dispatches: u64,
+    /// Bytes written from the CPU into GPU buffers: data and kernel parameters.
+    pub uploaded_bytes: u64,
+    /// Pipelines compiled.
+    pub pipelines: u64,
+    /// Bind groups made.
+    pub bind_groups: u64,
+    /// Buffers made.
+    pub buffers_created: u64,
+}
+
+/// A WebGPU device with its queue and caches. Clones share it; tensors keep it alive.
+#[derive(Clone)]
+pub struct Gpu(pub(crate) Rc<Inner>);
+
+pub(crate) struct Inner {
+    pub id: u32,
+    pub device: wgpu::Device,
+    pub queue: wgpu::Queue,
+    pub limits: wgpu::Limits,
+    /// The reason, once the device is lost.
+    pub lost: Arc<OnceLock<String>>,
+    pub pipelines: RefCell<Pipelines>,
+    pub params: RefCell<Params>,
+    /// Free read-back buffers, any size.
+    pub staging: RefCell<Vec<wgpu::Buffer>>,
+    /// Partial sums of reductions, shared by all recordings: the GPU runs them in order.
+    pub scratch: RefCell<Option<Rc<Storage>>>,
+    pub memory: Cell<Memory>,
+    pub stats: Cell<Stats>,
+    /// False when the device is the page's own, which we must not destroy.
+    owned: bool,
+    disposed: Cell<bool>,
+}
+
+/// Elements of the shared scratch tensor: no reduction leaves more partial sums.
+pub(crate) const SCRATCH_LEN: usize = 1024;
+
+impl Gpu {
+    /// Requests a device with the adapter's own limits.
+    ///
+    /// # Errors
+    /// [`Error::NoAdapter`] when there is no adapter or it refuses a device.
+    pub async fn request(request: GpuRequest) -> Result<Gpu> {
+        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+        descriptor.backends = wgpu::Backends::PRIMARY;
+        let instance = wgpu::Instance::new(descriptor);
+        let adapter = instance
+            .request_adapter(&wgpu::RequestAdapterOptions {
+                power_preference: if request.high_performance {
+                    wgpu::PowerPreference::HighPerformance
+                } else {
+                    wgpu::PowerPreference::None
+                },
+                force_fallback_adapter: request.force_fallback_adapter,
+                ..Default::default()
+            })
+            .await
+            .map_err(|e| Error::NoAdapter(e.to_string()))?;
+        let wanted = if request.timestamps { wgpu::Features::TIMESTAMP_QUERY } else { wgpu::Features::empty() };
+        let (device, queue) = adapter
+            .request_device(&wgpu::DeviceDescriptor {
+                label: Some("lora-webgpu"),
+                required_features: adapter.features() & wanted,
+                required_limits: adapter.limits(),
+                ..Default::default()
+            })
+            .await
+            .map_err(|e| Error::NoAdapter(e.to_string()))?;
+        Ok(Gpu::new(device, queue, true))
+    }
+
+    pub(crate) fn new(device: wgpu::Device, queue: wgpu::Queue, owned: bool) -> Gpu {
+        static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+        let lost = Arc::new(OnceLock::new());
+        let slot = lost.clone();
+        device.set_device_lost_callback(move |reason, message| {
+            let _ = slot.set(if message.is_empty() { format!("{reason:?}") } else { message });
+        });
+        // Natively wgpu panics on an error that no scope catches; all calls here are scoped, so this is for the rest.
+        #[cfg(not(target_arch = "wasm32"))]
+        device.on_uncaptured_error(Arc::new(|error| eprintln!("lora-webgpu: {error}")));
+        let limits = device.limits();
+        Gpu(Rc::new(Inner {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            params: RefCell::new(Params::new(&device)),
+            device,
+            queue,
+            limits,
+            lost,
+            pipelines: RefCell::default(),
+            staging: RefCell::default(),
+            scratch: RefCell::default(),
+            memory: Cell::default(),
+            stats: Cell::default(),
+            owned,
+            disposed: Cell::new(false),
+        }))
+    }
+
+    /// The wgpu device.
+    pub fn device(&self) -> &wgpu::Device {
+        &self.0.device
+    }
+
+    /// The wgpu queue.
+    pub fn queue(&self) -> &wgpu::Queue {
+        &self.0.queue
+    }
+
+    /// Limits of the device.
+    pub fn limits(&self) -> &wgpu::Limits {
+        &self.0.limits
+    }
+
+    /// Live buffers and bytes.
+    pub fn memory(&self) -> Memory {
+        self.0.memory.get()
+    }
+
+    /// Counters since this `Gpu` was made.
+    pub fn stats(&self) -> Stats {
+        self.0.stats.get()
+    }
+
+    /// Fails when the device is lost or was destroyed.
+    pub fn check_alive(&self) -> Result<()> {
+        if self.0.disposed.get() {
+            return Err(Error::Disposed("Gpu".into()));
+        }
+        match self.0.lost.get() {
+            Some(reason) => Err(Error::DeviceLost(reason.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Destroys the device and all its buffers; an adopted device is left alone. Idempotent.
+    pub fn destroy(&self) {
+        if !self.0.disposed.replace(true) {
+            self.0.scratch.take();
+            self.0.staging.take().iter().for_each(wgpu::Buffer::destroy);
+            self.0.pipelines.take();
+            if self.0.owned {
+                self.0.device.destroy();
+            }
+        }
+    }
+
+    /// Compiles `source` in place of the kernel's own on its first use: for tests that a wrong shader is caught.
+    #[doc(hidden)]
+    pub fn replace_shader(&self, kernel: &str, source: String) {
+        self.0.pipelines.borrow_mut().replaced.insert(kernel.into(), source);
+    }
+
+    /// Resolves when all work submitted so far is done.
+    pub fn finished(&self) -> impl Future<Output = Result<()>> + use<> {
+        let (sender, receiver) = futures_channel::oneshot::channel();
+        self.0.queue.on_submitted_work_done(move || {
+            let _ = sender.send(());
+        });
+        let gpu = self.clone();
+        async move {
+            gpu.wait();
+            let _ = receiver.await;
+            gpu.check_alive()
+        }
+    }
+
+    /// Natively nothing happens to callbacks without a poll; in the browser the event loop does it.
+    pub(crate) fn wait(&self) {
+        #[cfg(not(target_arch = "wasm32"))]
+        let _ = self.0.device.poll(wgpu::PollType::wait_indefinitely());
+    }
+
+    /// Opens error scopes. Close them in the same turn: a page may share the device and its one stack of scopes.
+    pub(crate) fn scope(&self) -> Scope {
+        let device = &self.0.device;
+        let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
+        Scope { gpu: self.clone(), validation, memory, internal }
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Stats)) {
+        let mut stats = self.0.stats.get();
+        change(&mut stats);
+        self.0.stats.set(stats);
+    }
+
+    /// The shared scratch tensor `[SCRATCH_LEN]`.
+    pub(crate) fn scratch(&self) -> Result<Tensor> {
+        let mut slot = self.0.scratch.borrow_mut();
+        if slot.is_none() {
+            *slot = Some(Storage::new(self, "scratch", 4 * SCRATCH_LEN as u64)?);
+        }
+        Ok(Tensor::view(self, "scratch", &[SCRATCH_LEN], slot.as_ref().expect("filled above"), 0))
+    }
+}
+
+/// Open error scopes; the fields close in this order.
+pub(crate) struct Scope {
+    gpu: Gpu,
+    validation: wgpu::ErrorScopeGuard,
+    memory: wgpu::ErrorScopeGuard,
+    internal: wgpu::ErrorScopeGuard,
+}
+
+impl Scope {
+    /// Closes the scopes now; the future resolves to the first error that the GPU process found in them.
+    pub fn close(self, what: &str) -> impl Future<Output = Result<()>> + use<> {
+        let Scope { gpu, validation, memory, internal } = self;
+        let (validation, memory, internal) = (validation.pop(), memory.pop(), internal.pop());
+        let what = what.to_string();
+        async move {
+            let errors = [memory.await, validation.await, internal.await];
+            gpu.check_alive()?;
+            match errors.into_iter().flatten().next() {
+                None => Ok(()),
+                Some(wgpu::Error::OutOfMemory { .. }) => Err(Error::OutOfMemory(what)),
+                Some(wgpu::Error::Validation { description, .. } | wgpu::Error::Internal { description, .. }) => {
+                    Err(Error::Validation(format!("{what}: {description}")))
+                }
+            }
+        }
+    }
+}

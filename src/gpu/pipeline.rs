@@ -1,0 +1,193 @@
+//! Kernels, their compiled pipelines, bind groups and parameters, each made once.
+
+use std::collections::HashMap;
+
+use super::device::Gpu;
+use super::tensor::{ALIGN, Place};
+
+/// How a kernel uses a storage buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// `var<storage, read>`
+    Read,
+    /// `var<storage, read_write>`
+    Write,
+}
+
+/// One WGSL compute shader: storage buffers at bindings `0..n`, its `Params` uniform at binding `n`, entry point `main`.
+#[derive(Debug)]
+pub struct Kernel {
+    /// `group/name`, as its file under `shaders/`.
+    pub name: &'static str,
+    /// The WGSL text.
+    pub source: &'static str,
+    /// Name and access of each storage buffer, in binding order.
+    pub buffers: &'static [(&'static str, Access)],
+    /// Pipeline-overridable constants: workgroup sizes and tiles that the dispatch counts with.
+    pub constants: &'static [(&'static str, f64)],
+    /// Size of the `Params` struct in bytes.
+    pub params_size: usize,
+}
+
+pub(crate) struct Pipeline {
+    layout: wgpu::BindGroupLayout,
+    pub pipeline: wgpu::ComputePipeline,
+}
+
+type Range = (u64, u64, u64); // storage id, offset, size
+
+/// Compiled pipelines by kernel name, and bind groups by kernel and buffer ranges.
+#[derive(Default)]
+pub(crate) struct Pipelines {
+    compiled: HashMap<&'static str, Pipeline>,
+    bind_groups: HashMap<(&'static str, Vec<Range>), wgpu::BindGroup>,
+    /// Other sources to compile, by kernel name: how the tests prove that they catch a wrong shader.
+    pub replaced: HashMap<String, String>,
+}
+
+impl Pipelines {
+    /// The kernel's pipeline, compiled on first use.
+    pub fn compile(&mut self, gpu: &Gpu, kernel: &'static Kernel) -> &Pipeline {
+        self.compiled.entry(kernel.name).or_insert_with(|| {
+            gpu.count(|s| s.pipelines += 1);
+            compile(gpu.device(), kernel, self.replaced.get(kernel.name).map_or(kernel.source, String::as_str))
+        })
+    }
+
+    /// The bind group of a compiled kernel over these ranges, each of `size` bytes.
+    pub fn bind_group(
+        &mut self,
+        gpu: &Gpu,
+        kernel: &'static Kernel,
+        ranges: &[(Place, u64)],
+        params: &wgpu::Buffer,
+    ) -> wgpu::BindGroup {
+        let key = (kernel.name, ranges.iter().map(|(p, size)| (p.storage.id, p.offset, *size)).collect());
+        let layout = &self.compiled[kernel.name].layout;
+        self.bind_groups
+            .entry(key)
+            .or_insert_with(|| {
+                gpu.count(|s| s.bind_groups += 1);
+                let bind = |buffer, offset, size| {
+                    wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                        buffer,
+                        offset,
+                        size: wgpu::BufferSize::new(size),
+                    })
+                };
+                let mut resources: Vec<_> =
+                    ranges.iter().map(|(p, size)| bind(&p.storage.buffer, p.offset, *size)).collect();
+                resources.push(bind(params, 0, ALIGN));
+                let entries: Vec<_> = (0..)
+                    .zip(resources)
+                    .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
+                    .collect();
+                gpu.device().create_bind_group(&wgpu::BindGroupDescriptor {
+                    label: Some(kernel.name),
+                    layout,
+                    entries: &entries,
+                })
+            })
+            .clone()
+    }
+
+    /// Drops the bind groups of a destroyed buffer.
+    pub fn forget(&mut self, storage_id: u64) {
+        self.bind_groups.retain(|(_, ranges), _| ranges.iter().all(|r| r.0 != storage_id));
+    }
+
+    fn forget_all_bind_groups(&mut self) {
+        self.bind_groups.clear();
+    }
+}
+
+fn compile(device: &wgpu::Device, kernel: &'static Kernel, source: &str) -> Pipeline {
+    let storage = |access| wgpu::BindingType::Buffer {
+        ty: wgpu::BufferBindingType::Storage { read_only: access == Access::Read },
+        has_dynamic_offset: false,
+        min_binding_size: None,
+    };
+    let uniform = wgpu::BindingType::Buffer {
+        ty: wgpu::BufferBindingType::Uniform,
+        has_dynamic_offset: true,
+        min_binding_size: wgpu::BufferSize::new(kernel.params_size as u64),
+    };
+    let types = kernel.buffers.iter().map(|(_, access)| storage(*access)).chain([uniform]);
+    let entries: Vec<_> = (0..)
+        .zip(types)
+        .map(|(binding, ty)| wgpu::BindGroupLayoutEntry {
+            binding,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty,
+            count: None,
+        })
+        .collect();
+    let label = Some(kernel.name);
+    let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label, entries: &entries });
+    let module = device
+        .create_shader_module(wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(source.into()) });
+    let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label,
+        bind_group_layouts: &[Some(&layout)],
+        immediate_size: 0,
+    });
+    let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label,
+        layout: Some(&pipeline_layout),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions { constants: kernel.constants, ..Default::default() },
+        cache: None,
+    });
+    Pipeline { layout, pipeline }
+}
+
+/// The uniform arena: one slot of 256 bytes for each distinct `Params` value, so that a steady step uploads none.
+pub(crate) struct Params {
+    pub buffer: wgpu::Buffer,
+    slots: HashMap<Box<[u8]>, u32>,
+}
+
+const FIRST_SLOTS: u64 = 256;
+
+impl Params {
+    pub fn new(device: &wgpu::Device) -> Params {
+        Params { buffer: Params::allocate(device, FIRST_SLOTS), slots: HashMap::new() }
+    }
+
+    fn allocate(device: &wgpu::Device, slots: u64) -> wgpu::Buffer {
+        device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("params"),
+            size: slots * ALIGN,
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        })
+    }
+
+    /// Makes room for `dispatches` values that none of one submit's dispatches will lose.
+    pub fn reserve(&mut self, gpu: &Gpu, pipelines: &mut Pipelines, dispatches: usize) {
+        let capacity = self.buffer.size() / ALIGN;
+        if (self.slots.len() + dispatches) as u64 <= capacity {
+            return;
+        }
+        // Submits already made keep their values: writes are ordered after them.
+        self.slots.clear();
+        if dispatches as u64 > capacity {
+            self.buffer.destroy();
+            self.buffer = Params::allocate(gpu.device(), (dispatches as u64).next_power_of_two());
+            pipelines.forget_all_bind_groups();
+        }
+    }
+
+    /// The dynamic offset of `value`, uploaded unless it is there already.
+    pub fn offset(&mut self, gpu: &Gpu, value: &[u8]) -> u32 {
+        if let Some(&slot) = self.slots.get(value) {
+            return slot * ALIGN as u32;
+        }
+        let slot = self.slots.len() as u32;
+        gpu.queue().write_buffer(&self.buffer, u64::from(slot) * ALIGN, value);
+        gpu.count(|s| s.uploaded_bytes += value.len() as u64);
+        self.slots.insert(value.into(), slot);
+        slot * ALIGN as u32
+    }
+}

@@ -1,0 +1,80 @@
+//! Read-back through a pool of staging buffers.
+
+use std::future::Future;
+
+use super::device::Gpu;
+use super::tensor::Tensor;
+use crate::error::{Error, Result};
+
+/// Copies the tensor into a staging buffer now, and gives its mapped bytes to `take` when they have arrived.
+pub(crate) fn read<T, F: FnOnce(&wgpu::BufferView) -> T>(
+    tensor: &Tensor,
+    take: F,
+) -> impl Future<Output = Result<T>> + use<T, F> {
+    let started = start(tensor);
+    let (gpu, label, size) = (tensor.gpu().clone(), tensor.label().to_string(), tensor.bytes());
+    async move {
+        let (staging, copied, mapped, failure) = started?;
+        gpu.wait();
+        let mapped = mapped.await;
+        let outcome = copied.await;
+        if let Some(error) = failure.borrow().clone() {
+            return Err(error);
+        }
+        outcome?;
+        if !matches!(mapped, Ok(Ok(()))) {
+            gpu.check_alive()?;
+            return Err(Error::Validation(format!("tensor `{label}` could not be mapped for reading")));
+        }
+        let value = staging
+            .slice(..size)
+            .get_mapped_range()
+            .map(|view| take(&view))
+            .map_err(|e| Error::Validation(format!("tensor `{label}`: {e}")))?;
+        staging.unmap();
+        gpu.0.staging.borrow_mut().push(staging);
+        Ok(value)
+    }
+}
+
+type Mapped = futures_channel::oneshot::Receiver<std::result::Result<(), wgpu::BufferAsyncError>>;
+type Failure = std::rc::Rc<std::cell::RefCell<Option<Error>>>;
+
+fn start(tensor: &Tensor) -> Result<(wgpu::Buffer, impl Future<Output = Result<()>> + use<>, Mapped, Failure)> {
+    let gpu = tensor.gpu();
+    let place = tensor.place()?;
+    let size = tensor.bytes();
+    let (sender, mapped) = futures_channel::oneshot::channel();
+    let scope = gpu.scope();
+    let staging = take_staging(gpu, size);
+    let mut encoder = gpu.device().create_command_encoder(&Default::default());
+    encoder.copy_buffer_to_buffer(&place.storage.buffer, place.offset, &staging, 0, size);
+    gpu.queue().submit([encoder.finish()]);
+    staging.slice(..size).map_async(wgpu::MapMode::Read, move |result| {
+        let _ = sender.send(result);
+    });
+    let copied = scope.close(tensor.label());
+    gpu.count(|s| s.submits += 1);
+    Ok((staging, copied, mapped, place.storage.failure.clone()))
+}
+
+/// The smallest free staging buffer that holds `size` bytes but is not wasteful, or a new one.
+fn take_staging(gpu: &Gpu, size: u64) -> wgpu::Buffer {
+    let mut pool = gpu.0.staging.borrow_mut();
+    let fits = |b: &wgpu::Buffer| b.size() >= size && b.size() <= 2 * size.max(4096);
+    let best = (0..pool.len()).filter(|&i| fits(&pool[i])).min_by_key(|&i| pool[i].size());
+    if let Some(i) = best {
+        return pool.swap_remove(i);
+    }
+    // A pool of other sizes would only grow: keep the newest few.
+    if pool.len() >= 8 {
+        pool.remove(0).destroy();
+    }
+    gpu.count(|s| s.buffers_created += 1);
+    gpu.device().create_buffer(&wgpu::BufferDescriptor {
+        label: Some("staging"),
+        size: size.next_power_of_two().max(256),
+        usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+        mapped_at_creation: false,
+    })
+}

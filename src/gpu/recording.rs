@@ -1,0 +1,200 @@
+//! A recording: dispatches in order, checked when recorded, submitted as one command buffer.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::device::Gpu;
+use super::pipeline::{Access, Kernel};
+use super::tensor::{Place, Tensor};
+use crate::error::{Error, Result};
+
+/// Dispatches to be run in order. It can be submitted again and again; tensors are looked up at each submit.
+pub struct Recording {
+    gpu: Gpu,
+    ops: RefCell<Vec<Op>>,
+}
+
+enum Op {
+    Dispatch { kernel: &'static Kernel, tensors: Vec<Tensor>, params: Box<[u8]>, workgroups: [u32; 2] },
+    Zero(Tensor),
+}
+
+/// Work that was submitted; as a future, whether the GPU accepted it. It runs whether or not this is awaited.
+#[must_use = "errors of the submitted work are reported only here"]
+pub struct Submission(Pin<Box<dyn Future<Output = Result<()>>>>);
+
+impl Future for Submission {
+    type Output = Result<()>;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.0.as_mut().poll(context)
+    }
+}
+
+/// Workgroups for `n` items at `per_group` each, folded into two dimensions: a kernel's linear workgroup index is
+/// `workgroup_id.x + workgroup_id.y · num_workgroups.x`.
+pub(crate) fn workgroups(n: usize, per_group: usize) -> [u32; 2] {
+    fold(n.div_ceil(per_group))
+}
+
+/// A number of workgroups, folded into two dimensions of at most 65,535 (WebGPU's default limit).
+pub(crate) fn fold(groups: usize) -> [u32; 2] {
+    const MAX: usize = 65_535;
+    let rows = groups.div_ceil(MAX);
+    [groups.div_ceil(rows) as u32, rows as u32]
+}
+
+impl Recording {
+    /// An empty recording.
+    pub fn new(gpu: &Gpu) -> Recording {
+        Recording { gpu: gpu.clone(), ops: RefCell::default() }
+    }
+
+    /// The device that it runs on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Number of dispatches recorded.
+    pub fn dispatches(&self) -> usize {
+        self.ops.borrow().iter().filter(|op| matches!(op, Op::Dispatch { .. })).count()
+    }
+
+    /// Records `tensor = 0`.
+    pub fn zero(&self, tensor: &Tensor) -> Result<()> {
+        self.check(tensor)?;
+        self.ops.borrow_mut().push(Op::Zero(tensor.clone()));
+        Ok(())
+    }
+
+    /// Records one dispatch of `kernel` over its storage buffers in binding order.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`], [`Error::Disposed`], [`Error::AliasedBuffer`]; shapes are the caller's to check.
+    pub(crate) fn dispatch<P: bytemuck::Pod>(
+        &self,
+        kernel: &'static Kernel,
+        tensors: &[&Tensor],
+        params: P,
+        workgroups: [u32; 2],
+    ) -> Result<()> {
+        debug_assert_eq!(tensors.len(), kernel.buffers.len(), "{}", kernel.name);
+        debug_assert_eq!(size_of::<P>(), kernel.params_size, "{}", kernel.name);
+        tensors.iter().try_for_each(|tensor| self.check(tensor))?;
+        check_aliases(kernel, tensors)?;
+        self.ops.borrow_mut().push(Op::Dispatch {
+            kernel,
+            tensors: tensors.iter().map(|&t| t.clone()).collect(),
+            params: bytemuck::bytes_of(&params).into(),
+            workgroups,
+        });
+        Ok(())
+    }
+
+    /// Records all that `work` records, or nothing when it fails.
+    pub(crate) fn all_or_nothing<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let before = self.ops.borrow().len();
+        work().inspect_err(|_| self.ops.borrow_mut().truncate(before))
+    }
+
+    fn check(&self, tensor: &Tensor) -> Result<()> {
+        if tensor.gpu().0.id != self.gpu.0.id {
+            return Err(Error::ForeignTensor(format!("tensor `{}`", tensor.label())));
+        }
+        tensor.place().map(drop)
+    }
+
+    /// Submits everything as one command buffer, now. The future resolves when the GPU process has checked it, and
+    /// rejects with what failed in it; nothing runs when a tensor is gone.
+    pub fn submit(&self) -> Submission {
+        match self.encode() {
+            Ok(outcome) => Submission(Box::pin(outcome)),
+            Err(error) => Submission(Box::pin(std::future::ready(Err(error)))),
+        }
+    }
+
+    fn encode(&self) -> Result<impl Future<Output = Result<()>> + use<>> {
+        let gpu = &self.gpu;
+        gpu.check_alive()?;
+        let ops = self.ops.borrow();
+        // All places first, so that a destroyed tensor stops the submit before anything is encoded.
+        let mut places: Vec<Vec<(Place, u64)>> = Vec::with_capacity(ops.len());
+        for op in ops.iter() {
+            let tensors = match op {
+                Op::Dispatch { kernel, tensors, .. } => {
+                    check_aliases(kernel, &tensors.iter().collect::<Vec<_>>())?;
+                    tensors.as_slice()
+                }
+                Op::Zero(tensor) => std::slice::from_ref(tensor),
+            };
+            places.push(tensors.iter().map(|t| Ok((t.place()?, t.bytes()))).collect::<Result<_>>()?);
+        }
+        let failures: Vec<_> = places.iter().flatten().map(|(place, _)| place.storage.failure.clone()).collect();
+        let dispatches = self.dispatches();
+        let scope = gpu.scope();
+        let mut encoder = gpu.device().create_command_encoder(&Default::default());
+        let mut pipelines = gpu.0.pipelines.borrow_mut();
+        let mut params = gpu.0.params.borrow_mut();
+        params.reserve(gpu, &mut pipelines, dispatches);
+        let mut pass: Option<wgpu::ComputePass<'static>> = None;
+        for (op, places) in ops.iter().zip(&places) {
+            match op {
+                Op::Zero(_) => {
+                    pass = None;
+                    let (place, size) = &places[0];
+                    encoder.clear_buffer(&place.storage.buffer, place.offset, Some(*size));
+                }
+                Op::Dispatch { kernel, params: value, workgroups: [x, y], .. } => {
+                    let offset = params.offset(gpu, value);
+                    let pass =
+                        pass.get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime());
+                    pass.set_pipeline(&pipelines.compile(gpu, kernel).pipeline);
+                    pass.set_bind_group(0, &pipelines.bind_group(gpu, kernel, places, &params.buffer), &[offset]);
+                    pass.dispatch_workgroups(*x, *y, 1);
+                }
+            }
+        }
+        drop(pass);
+        gpu.queue().submit([encoder.finish()]);
+        let outcome = scope.close("submit");
+        gpu.count(|s| {
+            s.submits += 1;
+            s.dispatches += dispatches as u64;
+        });
+        Ok(async move {
+            let outcome = outcome.await;
+            // A buffer that could not be made is the cause of whatever the submit complained about.
+            match failures.iter().find_map(|failure| failure.borrow().clone()) {
+                Some(cause) => Err(cause),
+                None => outcome,
+            }
+        })
+    }
+}
+
+/// WebGPU tracks usage by buffer, not by range: read and written in one dispatch is an error even at disjoint offsets,
+/// and so are two written ranges that overlap.
+fn check_aliases(kernel: &'static Kernel, tensors: &[&Tensor]) -> Result<()> {
+    for (i, (_, written)) in kernel.buffers.iter().enumerate() {
+        if *written != Access::Write {
+            continue;
+        }
+        let a = tensors[i].place()?;
+        for (j, (_, access)) in kernel.buffers.iter().enumerate() {
+            if i == j {
+                continue;
+            }
+            let b = tensors[j].place()?;
+            let overlap = a.offset < b.offset + tensors[j].bytes() && b.offset < a.offset + tensors[i].bytes();
+            if a.storage.id == b.storage.id && (*access == Access::Read || overlap) {
+                return Err(Error::AliasedBuffer {
+                    kernel: kernel.name,
+                    read: kernel.buffers[j].0.into(),
+                    written: kernel.buffers[i].0.into(),
+                });
+            }
+        }
+    }
+    Ok(())
+}

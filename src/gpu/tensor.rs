@@ -1,0 +1,268 @@
+//! A tensor: a shape, a label and a range of a GPU buffer.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::device::{Gpu, Inner};
+use super::read;
+use crate::error::{Error, Result};
+
+/// Ranges inside an arena start at multiples of this many bytes (`minStorageBufferOffsetAlignment`'s default).
+pub(crate) const ALIGN: u64 = 256;
+
+/// A row-major `f32` tensor in GPU memory. Clones are the same tensor.
+#[derive(Clone)]
+pub struct Tensor(Rc<TensorInner>);
+
+struct TensorInner {
+    gpu: Gpu,
+    label: String,
+    shape: Box<[usize]>,
+    /// None once destroyed.
+    place: RefCell<Option<Place>>,
+}
+
+/// Where a tensor's data lies.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub storage: Rc<Storage>,
+    /// In bytes, a multiple of [`ALIGN`].
+    pub offset: u64,
+}
+
+/// One GPU buffer, destroyed with its last user: dropping a web buffer would free nothing.
+pub(crate) struct Storage {
+    pub id: u64,
+    pub buffer: wgpu::Buffer,
+    gpu: Weak<Inner>,
+    /// What the GPU process said of its creation, if that failed.
+    pub failure: Rc<RefCell<Option<Error>>>,
+}
+
+impl Storage {
+    pub fn new(gpu: &Gpu, label: &str, size: u64) -> Result<Rc<Storage>> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        gpu.check_alive()?;
+        let size = size.next_multiple_of(4).max(4);
+        let limits = gpu.limits();
+        for (limit, which) in [
+            (limits.max_buffer_size, "maxBufferSize"),
+            (limits.max_storage_buffer_binding_size, "maxStorageBufferBindingSize"),
+        ] {
+            if size > limit {
+                return Err(Error::Limit { name: label.into(), needed: size, limit, which });
+            }
+        }
+        let scope = gpu.scope();
+        let buffer = gpu.device().create_buffer(&wgpu::BufferDescriptor {
+            label: Some(label),
+            size,
+            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let outcome = scope.close(label);
+        let failure = Rc::new(RefCell::new(None));
+        let slot = failure.clone();
+        detach(async move {
+            if let Err(error) = outcome.await {
+                *slot.borrow_mut() = Some(error);
+            }
+        });
+        let mut memory = gpu.memory();
+        memory.buffers += 1;
+        memory.bytes += size;
+        gpu.0.memory.set(memory);
+        gpu.count(|s| s.buffers_created += 1);
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Ok(Rc::new(Storage { id, buffer, gpu: Rc::downgrade(&gpu.0), failure }))
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        self.buffer.destroy();
+        if let Some(gpu) = self.gpu.upgrade() {
+            let mut memory = gpu.memory.get();
+            memory.buffers -= 1;
+            memory.bytes -= self.buffer.size();
+            gpu.memory.set(memory);
+            gpu.pipelines.borrow_mut().forget(self.id);
+        }
+    }
+}
+
+/// Lets a future run by itself. Natively the futures given here are ready at once.
+fn detach(future: impl Future<Output = ()> + 'static) {
+    #[cfg(target_arch = "wasm32")]
+    wasm_bindgen_futures::spawn_local(future);
+    #[cfg(not(target_arch = "wasm32"))]
+    pollster::block_on(future);
+}
+
+/// Number of elements of a shape, at least one dimension and none of them zero.
+fn elements(label: &str, shape: &[usize]) -> Result<u64> {
+    let count = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64)).filter(|&n| n <= u64::MAX / 4);
+    match count {
+        Some(n) if n > 0 && !shape.is_empty() => Ok(n),
+        Some(_) => Err(Error::shape(label, "a shape of positive dimensions", show(shape))),
+        None => Err(Error::Limit { name: label.into(), needed: u64::MAX, limit: u64::MAX / 4, which: "maxBufferSize" }),
+    }
+}
+
+impl Tensor {
+    /// A tensor of zeros.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for an empty shape, [`Error::Limit`] above the device's limits.
+    pub fn zeros(gpu: &Gpu, label: &str, shape: &[usize]) -> Result<Tensor> {
+        let storage = Storage::new(gpu, label, 4 * elements(label, shape)?)?;
+        Ok(Tensor::view(gpu, label, shape, &storage, 0))
+    }
+
+    /// A tensor with `data`, row-major.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`], and [`Error::Shape`] where `data` has another length.
+    pub fn from_slice(gpu: &Gpu, label: &str, shape: &[usize], data: &[f32]) -> Result<Tensor> {
+        check_length(label, elements(label, shape)?, data.len())?;
+        let tensor = Tensor::zeros(gpu, label, shape)?;
+        tensor.write(data)?;
+        Ok(tensor)
+    }
+
+    /// Several tensors in one buffer of zeros, so that one dispatch updates them all.
+    ///
+    /// Returns the whole buffer as one tensor, padding included, and the parts at 256-byte boundaries.
+    pub fn arena(gpu: &Gpu, label: &str, parts: &[(&str, &[usize])]) -> Result<(Tensor, Vec<Tensor>)> {
+        let mut offsets = Vec::with_capacity(parts.len());
+        let mut end = 0u64;
+        for (name, shape) in parts {
+            offsets.push(end);
+            end = (4 * elements(name, shape)?)
+                .checked_next_multiple_of(ALIGN)
+                .and_then(|size| end.checked_add(size))
+                .ok_or(Error::Limit {
+                name: label.into(),
+                needed: u64::MAX,
+                limit: gpu.limits().max_buffer_size,
+                which: "maxBufferSize",
+            })?;
+        }
+        let storage = Storage::new(gpu, label, end)?;
+        let views =
+            parts.iter().zip(offsets).map(|((name, shape), offset)| Tensor::view(gpu, name, shape, &storage, offset));
+        Ok((Tensor::view(gpu, label, &[(end / 4) as usize], &storage, 0), views.collect()))
+    }
+
+    pub(crate) fn view(gpu: &Gpu, label: &str, shape: &[usize], storage: &Rc<Storage>, offset: u64) -> Tensor {
+        let place = Place { storage: storage.clone(), offset };
+        Tensor(Rc::new(TensorInner {
+            gpu: gpu.clone(),
+            label: label.into(),
+            shape: shape.into(),
+            place: RefCell::new(Some(place)),
+        }))
+    }
+
+    /// The device that it lies on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.0.gpu
+    }
+
+    /// Its name in messages and GPU debuggers.
+    pub fn label(&self) -> &str {
+        &self.0.label
+    }
+
+    /// Its dimensions.
+    pub fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+
+    /// Number of elements.
+    #[allow(clippy::len_without_is_empty)] // no dimension is ever zero
+    pub fn len(&self) -> usize {
+        self.0.shape.iter().product()
+    }
+
+    /// Bytes of its elements.
+    pub(crate) fn bytes(&self) -> u64 {
+        4 * self.len() as u64
+    }
+
+    /// Whether [`Tensor::destroy`] was called.
+    pub fn is_destroyed(&self) -> bool {
+        self.0.place.borrow().is_none()
+    }
+
+    /// Frees the memory (of an arena with the last of its tensors). Idempotent; work already submitted still runs.
+    pub fn destroy(&self) {
+        self.0.place.take();
+    }
+
+    pub(crate) fn place(&self) -> Result<Place> {
+        self.0.gpu.check_alive()?;
+        self.0.place.borrow().clone().ok_or_else(|| Error::Disposed(format!("tensor `{}`", self.0.label)))
+    }
+
+    /// Moves the tensor, all its clones with it, into another buffer; the caller has copied the data.
+    pub(crate) fn rebase(&self, to: &Tensor) -> Result<()> {
+        let place = to.place()?;
+        *self.0.place.borrow_mut() = Some(place);
+        Ok(())
+    }
+
+    /// The first `rows` rows of a matrix, in the same place.
+    pub(crate) fn first_rows(&self, rows: usize) -> Result<Tensor> {
+        let [_, columns] = self.matrix("tensor")?;
+        let place = self.place()?;
+        Ok(Tensor::view(self.gpu(), self.label(), &[rows, columns], &place.storage, place.offset))
+    }
+
+    /// Fails unless the shape is `expected`; `name` is the argument's.
+    pub(crate) fn expect_shape(&self, name: &str, expected: &[usize]) -> Result<()> {
+        if self.shape() == expected {
+            return Ok(());
+        }
+        Err(Error::shape(name, show(expected), format!("{} (tensor `{}`)", show(self.shape()), self.label())))
+    }
+
+    /// The two dimensions of a matrix.
+    pub(crate) fn matrix(&self, name: &str) -> Result<[usize; 2]> {
+        <[usize; 2]>::try_from(self.shape()).map_err(|_| {
+            Error::shape(name, "two dimensions", format!("{} (tensor `{}`)", show(self.shape()), self.label()))
+        })
+    }
+
+    /// Overwrites all elements, before whatever is submitted next.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where the length differs, [`Error::Disposed`] after [`Tensor::destroy`].
+    pub fn write(&self, data: &[f32]) -> Result<()> {
+        check_length(self.label(), self.len() as u64, data.len())?;
+        let place = self.place()?;
+        let gpu = self.gpu();
+        gpu.queue().write_buffer(&place.storage.buffer, place.offset, bytemuck::cast_slice(data));
+        gpu.count(|s| s.uploaded_bytes += self.bytes());
+        Ok(())
+    }
+
+    /// Reads all elements, as they are after the work submitted so far.
+    pub fn read(&self) -> impl Future<Output = Result<Vec<f32>>> + use<> {
+        read::read(self, |view| bytemuck::pod_collect_to_vec(view))
+    }
+}
+
+pub(crate) fn check_length(name: &str, expected: u64, got: usize) -> Result<()> {
+    if expected == got as u64 {
+        return Ok(());
+    }
+    Err(Error::shape(name, format!("{expected} elements"), format!("{got}")))
+}
+
+/// A shape as people write it: `[2, 3]`.
+pub(crate) fn show(shape: &[usize]) -> String {
+    format!("{shape:?}")
+}

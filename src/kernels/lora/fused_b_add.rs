@@ -1,0 +1,43 @@
+//! output += scale·(h·Bᵀ) in one dispatch.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::finite;
+use crate::error::Result;
+use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+
+const COLUMNS: usize = 64;
+const TOKENS: usize = 4;
+
+/// `shaders/lora/fused_b_add.wgsl`
+pub static KERNEL: Kernel = Kernel {
+    name: "lora/fused_b_add",
+    source: include_str!("../../../shaders/lora/fused_b_add.wgsl"),
+    buffers: &[("b", Access::Read), ("h", Access::Read), ("output", Access::Write)],
+    constants: &[("COLUMNS", COLUMNS as f64)],
+    params_size: size_of::<Params>(),
+};
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    tokens: u32,
+    out_features: u32,
+    rank: u32,
+    scale: f32,
+}
+
+/// Records `output += scale·(h·Bᵀ)`: `b [out_features, rank]`, `h [tokens, rank]`, `output [tokens, out_features]`.
+pub fn record(rec: &Recording, b: &Tensor, h: &Tensor, output: &Tensor, scale: f32) -> Result<()> {
+    let [out_features, rank] = b.matrix("b")?;
+    let [tokens, _] = h.matrix("h")?;
+    h.expect_shape("h", &[tokens, rank])?;
+    output.expect_shape("output", &[tokens, out_features])?;
+    let params = Params {
+        tokens: tokens as u32,
+        out_features: out_features as u32,
+        rank: rank as u32,
+        scale: finite("scale", scale)?,
+    };
+    rec.dispatch(&KERNEL, &[b, h, output], params, fold(out_features.div_ceil(COLUMNS) * tokens.div_ceil(TOKENS)))
+}

@@ -1,0 +1,43 @@
+//! dA += scale·dhᵀ·x.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::finite;
+use crate::error::Result;
+use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+
+const COLUMNS: usize = 64;
+const RANKS: usize = 8;
+
+/// `shaders/lora/grad_a.wgsl`
+pub static KERNEL: Kernel = Kernel {
+    name: "lora/grad_a",
+    source: include_str!("../../../shaders/lora/grad_a.wgsl"),
+    buffers: &[("dh", Access::Read), ("x", Access::Read), ("d_a", Access::Write)],
+    constants: &[("COLUMNS", COLUMNS as f64)],
+    params_size: size_of::<Params>(),
+};
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    tokens: u32,
+    in_features: u32,
+    rank: u32,
+    scale: f32,
+}
+
+/// Records `d_a += scale·dhᵀ·x`: `dh [tokens, rank]`, `x [tokens, in_features]`, `d_a [rank, in_features]`.
+pub fn record(rec: &Recording, dh: &Tensor, x: &Tensor, d_a: &Tensor, scale: f32) -> Result<()> {
+    let [rank, in_features] = d_a.matrix("d_a")?;
+    let [tokens, _] = dh.matrix("dh")?;
+    dh.expect_shape("dh", &[tokens, rank])?;
+    x.expect_shape("x", &[tokens, in_features])?;
+    let params = Params {
+        tokens: tokens as u32,
+        in_features: in_features as u32,
+        rank: rank as u32,
+        scale: finite("scale", scale)?,
+    };
+    rec.dispatch(&KERNEL, &[dh, x, d_a], params, fold(in_features.div_ceil(COLUMNS) * rank.div_ceil(RANKS)))
+}

@@ -1,0 +1,43 @@
+//! d_input += scale·(dh·A).
+
+use bytemuck::{Pod, Zeroable};
+
+use super::finite;
+use crate::error::Result;
+use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+
+const COLUMNS: usize = 64;
+const TOKENS: usize = 4;
+
+/// `shaders/lora/input_grad.wgsl`
+pub static KERNEL: Kernel = Kernel {
+    name: "lora/input_grad",
+    source: include_str!("../../../shaders/lora/input_grad.wgsl"),
+    buffers: &[("a", Access::Read), ("dh", Access::Read), ("d_input", Access::Write)],
+    constants: &[("COLUMNS", COLUMNS as f64)],
+    params_size: size_of::<Params>(),
+};
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    tokens: u32,
+    in_features: u32,
+    rank: u32,
+    scale: f32,
+}
+
+/// Records `d_input += scale·(dh·A)`: `a [rank, in_features]`, `dh [tokens, rank]`, `d_input [tokens, in_features]`.
+pub fn record(rec: &Recording, a: &Tensor, dh: &Tensor, d_input: &Tensor, scale: f32) -> Result<()> {
+    let [rank, in_features] = a.matrix("a")?;
+    let [tokens, _] = dh.matrix("dh")?;
+    dh.expect_shape("dh", &[tokens, rank])?;
+    d_input.expect_shape("d_input", &[tokens, in_features])?;
+    let params = Params {
+        tokens: tokens as u32,
+        in_features: in_features as u32,
+        rank: rank as u32,
+        scale: finite("scale", scale)?,
+    };
+    rec.dispatch(&KERNEL, &[a, dh, d_input], params, fold(in_features.div_ceil(COLUMNS) * tokens.div_ceil(TOKENS)))
+}

@@ -1,0 +1,20 @@
+//! The adapter: the six products of the forward and backward pass, and what composes them.
+
+pub mod add_scaled;
+pub mod fused_b_add;
+pub mod grad_a;
+pub mod grad_b;
+pub mod grad_dh;
+pub mod grad_dh_gemv;
+pub mod input_grad;
+pub mod project_a;
+pub mod project_a_gemv;
+pub mod project_b;
+pub mod save_activation;
+
+use crate::error::{Error, Result};
+
+/// A scalar that reaches a kernel must be finite: NaN would spread through everything it touches.
+fn finite(name: &str, value: f32) -> Result<f32> {
+    if value.is_finite() { Ok(value) } else { Err(Error::argument(name, "a finite number", value)) }
+}

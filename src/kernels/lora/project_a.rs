@@ -1,0 +1,41 @@
+//! h = x·Aᵀ, unscaled; overwrites h.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::project_a_gemv;
+use crate::error::Result;
+use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+
+const LANES: usize = 32;
+const TOKENS: usize = 8;
+const RANKS: usize = 8;
+
+/// `shaders/lora/project_a.wgsl`
+pub static KERNEL: Kernel = Kernel {
+    name: "lora/project_a",
+    source: include_str!("../../../shaders/lora/project_a.wgsl"),
+    buffers: &[("a", Access::Read), ("x", Access::Read), ("h", Access::Write)],
+    constants: &[("LANES", LANES as f64), ("TOKENS", TOKENS as f64)],
+    params_size: size_of::<Params>(),
+};
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    tokens: u32,
+    in_features: u32,
+    rank: u32,
+}
+
+/// Records `h = x·Aᵀ`: `a [rank, in_features]`, `x [tokens, in_features]`, `h [tokens, rank]`.
+pub fn record(rec: &Recording, a: &Tensor, x: &Tensor, h: &Tensor) -> Result<()> {
+    let [rank, in_features] = a.matrix("a")?;
+    let [tokens, _] = x.matrix("x")?;
+    x.expect_shape("x", &[tokens, in_features])?;
+    h.expect_shape("h", &[tokens, rank])?;
+    if tokens == 1 {
+        return project_a_gemv::record(rec, a, x, h);
+    }
+    let params = Params { tokens: tokens as u32, in_features: in_features as u32, rank: rank as u32 };
+    rec.dispatch(&KERNEL, &[a, x, h], params, fold(tokens.div_ceil(TOKENS) * rank.div_ceil(RANKS)))
+}

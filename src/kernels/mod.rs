@@ -1,0 +1,36 @@
+//! One Rust file for each shader: its bindings, its `Params`, and a function that checks shapes and records it.
+//!
+//! Shapes are row-major: `x [tokens, in_features]`, `A [rank, in_features]`, `B [out_features, rank]`,
+//! `h, dh [tokens, rank]`, `output, y, d_output [tokens, out_features]`, `d_input [tokens, in_features]`.
+
+pub mod base;
+pub mod lora;
+pub mod loss;
+pub mod optim;
+
+pub use crate::gpu::{Access, Kernel};
+
+/// Every kernel of the package.
+pub static ALL: &[&Kernel] = &[
+    &base::linear_f32::KERNEL,
+    &base::linear_f32_gemv::KERNEL,
+    &base::linear_f32_t::KERNEL,
+    &base::linear_f32_t_gemv::KERNEL,
+    &lora::add_scaled::KERNEL,
+    &lora::fused_b_add::KERNEL,
+    &lora::grad_a::KERNEL,
+    &lora::grad_b::KERNEL,
+    &lora::grad_dh::KERNEL,
+    &lora::grad_dh_gemv::KERNEL,
+    &lora::input_grad::KERNEL,
+    &lora::project_a::KERNEL,
+    &lora::project_a_gemv::KERNEL,
+    &lora::project_b::KERNEL,
+    &lora::save_activation::KERNEL,
+    &loss::mse::KERNEL,
+    &loss::sum::KERNEL,
+    &optim::adamw::KERNEL,
+    &optim::begin_step::KERNEL,
+    &optim::sgd::KERNEL,
+    &optim::sgd_momentum::KERNEL,
+];

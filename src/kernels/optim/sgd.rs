@@ -1,0 +1,33 @@
+//! p -= lr·(g + weight_decay·p).
+
+use bytemuck::{Pod, Zeroable};
+
+use super::STATE_LEN;
+use crate::error::Result;
+use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+
+const WORKGROUP: usize = 64;
+
+/// `shaders/optim/sgd.wgsl`
+pub static KERNEL: Kernel = Kernel {
+    name: "optim/sgd",
+    source: include_str!("../../../shaders/optim/sgd.wgsl"),
+    buffers: &[("grad", Access::Read), ("state", Access::Read), ("param", Access::Write)],
+    constants: &[("WORKGROUP", WORKGROUP as f64)],
+    params_size: size_of::<Params>(),
+};
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    len: u32,
+    weight_decay: f32,
+}
+
+/// Records one update of `param` by `grad`, both of one shape, with the learning rate in `state [4]`.
+pub fn record(rec: &Recording, grad: &Tensor, state: &Tensor, param: &Tensor, weight_decay: f32) -> Result<()> {
+    grad.expect_shape("grad", param.shape())?;
+    state.expect_shape("state", &[STATE_LEN])?;
+    let params = Params { len: param.len() as u32, weight_decay };
+    rec.dispatch(&KERNEL, &[grad, state, param], params, workgroups(param.len(), WORKGROUP))
+}

@@ -1,0 +1,43 @@
+//! v = momentum·v + g + weight_decay·p; p -= lr·v.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::STATE_LEN;
+use crate::error::Result;
+use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+
+const WORKGROUP: usize = 64;
+
+/// `shaders/optim/sgd_momentum.wgsl`
+pub static KERNEL: Kernel = Kernel {
+    name: "optim/sgd_momentum",
+    source: include_str!("../../../shaders/optim/sgd_momentum.wgsl"),
+    buffers: &[("grad", Access::Read), ("state", Access::Read), ("param", Access::Write), ("velocity", Access::Write)],
+    constants: &[("WORKGROUP", WORKGROUP as f64)],
+    params_size: size_of::<Params>(),
+};
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    len: u32,
+    weight_decay: f32,
+    momentum: f32,
+}
+
+/// Records one update of `param` and `velocity` by `grad`, all of one shape, with the learning rate in `state [4]`.
+pub fn record(
+    rec: &Recording,
+    grad: &Tensor,
+    state: &Tensor,
+    param: &Tensor,
+    velocity: &Tensor,
+    weight_decay: f32,
+    momentum: f32,
+) -> Result<()> {
+    grad.expect_shape("grad", param.shape())?;
+    velocity.expect_shape("velocity", param.shape())?;
+    state.expect_shape("state", &[STATE_LEN])?;
+    let params = Params { len: param.len() as u32, weight_decay, momentum };
+    rec.dispatch(&KERNEL, &[grad, state, param, velocity], params, workgroups(param.len(), WORKGROUP))
+}

@@ -1,0 +1,70 @@
+//! Rank, alpha, scaling and initialisation.
+
+use crate::error::{Error, Result};
+
+/// How `A` starts; `B` is always zero, so that a new adapter changes nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Init {
+    /// Uniform in `±1/√in_features`: PEFT's `kaiming_uniform_(a=√5)`.
+    #[default]
+    Peft,
+    /// Uniform in `±√(3/in_features)`: the seed system's.
+    Hesper,
+}
+
+/// Configuration of one adapter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LoraConfig {
+    /// Inner dimension of `B·A`.
+    pub rank: usize,
+    /// Numerator of the scaling.
+    pub alpha: f64,
+    /// Scale by `alpha/√rank` instead of `alpha/rank`.
+    pub use_rslora: bool,
+    /// Distribution of `A`.
+    pub init: Init,
+    /// The same seed gives the same bits everywhere.
+    pub seed: u64,
+}
+
+impl LoraConfig {
+    /// PEFT's defaults for this rank and alpha.
+    pub fn new(rank: usize, alpha: f64) -> LoraConfig {
+        LoraConfig { rank, alpha, use_rslora: false, init: Init::default(), seed: 0 }
+    }
+
+    /// `alpha/rank`, with rsLoRA `alpha/√rank`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for rank 0 and an alpha that is not finite, or too large for f32.
+    pub fn scaling(&self) -> Result<f32> {
+        if self.rank == 0 {
+            return Err(Error::argument("rank", "at least 1", 0));
+        }
+        let divisor = if self.use_rslora { (self.rank as f64).sqrt() } else { self.rank as f64 };
+        let scaling = (self.alpha / divisor) as f32;
+        if !scaling.is_finite() {
+            return Err(Error::argument("alpha", "a finite number", self.alpha));
+        }
+        Ok(scaling)
+    }
+
+    /// The start values of `A [rank, in_features]`.
+    pub(crate) fn initial_a(&self, in_features: usize) -> Vec<f32> {
+        let bound = match self.init {
+            Init::Peft => 1.0 / (in_features as f64).sqrt(),
+            Init::Hesper => (3.0 / in_features as f64).sqrt(),
+        };
+        let mut state = self.seed;
+        (0..self.rank * in_features).map(|_| ((2.0 * unit(&mut state) - 1.0) * bound) as f32).collect()
+    }
+}
+
+/// The next number in `[0, 1)`: SplitMix64 (Steele, Lea and Flood 2014), its upper 53 bits.
+fn unit(state: &mut u64) -> f64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}

@@ -1,0 +1,179 @@
+//! A frozen linear layer with an adapter.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::{Rc, Weak};
+
+use super::config::LoraConfig;
+use super::weight::{LoraGrad, LoraWeight};
+use crate::base::FrozenLinear;
+use crate::error::{Error, Result};
+use crate::gpu::{Gpu, Recording, Tensor};
+
+/// `output = base(x) + scaling·B·(A·x)`, forward and backward.
+pub struct LoraLinear {
+    gpu: Gpu,
+    name: Option<String>,
+    base: FrozenLinear,
+    weight: LoraWeight,
+    grad: LoraGrad,
+    scaling: f32,
+    enabled: Cell<bool>,
+    /// Activations for the largest batch so far.
+    workspace: RefCell<Option<Workspace>>,
+    optimizer: RefCell<Weak<()>>,
+}
+
+struct Workspace {
+    output: Tensor,
+    h: Tensor,
+    dh: Tensor,
+}
+
+impl LoraLinear {
+    /// Puts a new adapter on `base`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for rank 0 or an alpha that is not finite, [`Error::Limit`] where it does not fit.
+    pub fn new(gpu: &Gpu, name: Option<&str>, base: FrozenLinear, config: &LoraConfig) -> Result<LoraLinear> {
+        let weight = LoraWeight::new(gpu, base.in_features(), base.out_features(), config)?;
+        let grad = LoraGrad::new(gpu, &weight)?;
+        Ok(LoraLinear {
+            gpu: gpu.clone(),
+            name: name.map(str::to_string),
+            base,
+            weight,
+            grad,
+            scaling: config.scaling()?,
+            enabled: Cell::new(true),
+            workspace: RefCell::default(),
+            optimizer: RefCell::default(),
+        })
+    }
+
+    /// The module's name in the model.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    pub(crate) fn label(&self) -> &str {
+        self.name().unwrap_or("a layer without a name")
+    }
+
+    /// The frozen layer.
+    pub fn base(&self) -> &FrozenLinear {
+        &self.base
+    }
+
+    /// The adapter.
+    pub fn weight(&self) -> &LoraWeight {
+        &self.weight
+    }
+
+    /// The adapter's gradients.
+    pub fn grad(&self) -> &LoraGrad {
+        &self.grad
+    }
+
+    /// `alpha/rank`, or with rsLoRA `alpha/√rank`.
+    pub fn scaling(&self) -> f32 {
+        self.scaling
+    }
+
+    /// Whether the adapter takes part.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled.get()
+    }
+
+    /// Switches the adapter on or off for what is recorded from now on.
+    pub fn set_enabled(&self, enabled: bool) {
+        self.enabled.set(enabled);
+    }
+
+    /// Parameters with their gradients.
+    pub(crate) fn trainable(&self) -> [(&Tensor, &Tensor); 2] {
+        [(&self.weight.a, &self.grad.a), (&self.weight.b, &self.grad.b)]
+    }
+
+    pub(crate) fn is_owned(&self) -> bool {
+        self.optimizer.borrow().strong_count() > 0
+    }
+
+    pub(crate) fn own(&self, token: &Rc<()>) {
+        *self.optimizer.borrow_mut() = Rc::downgrade(token);
+    }
+
+    /// Records the forward pass of `x [tokens, in_features]` and returns its output `[tokens, out_features]`, which the
+    /// layer owns and the next forward pass overwrites.
+    pub fn forward(&self, rec: &Recording, x: &Tensor) -> Result<Tensor> {
+        let [tokens, _] = x.matrix("x")?;
+        x.expect_shape("x", &[tokens, self.base.in_features()])?;
+        let (output, h, _) = self.activations(tokens)?;
+        rec.all_or_nothing(|| {
+            self.base.forward(rec, x, &output)?;
+            if self.enabled.get() {
+                rec.lora_forward_fused(&self.weight, x, &h, &output, self.scaling)?;
+            }
+            Ok(output)
+        })
+    }
+
+    /// Records the backward pass after a [`forward`](LoraLinear::forward) of the same `x`: adds to the gradients, and
+    /// overwrites `d_input [tokens, in_features]` where it is given. With the adapter off only `d_input` is computed.
+    pub fn backward(&self, rec: &Recording, x: &Tensor, d_output: &Tensor, d_input: Option<&Tensor>) -> Result<()> {
+        let [tokens, _] = x.matrix("x")?;
+        x.expect_shape("x", &[tokens, self.base.in_features()])?;
+        d_output.expect_shape("d_output", &[tokens, self.base.out_features()])?;
+        let (_, h, dh) = self.activations(tokens)?;
+        rec.all_or_nothing(|| {
+            if let Some(d_input) = d_input {
+                self.base.backward_input(rec, d_output, d_input)?;
+            }
+            if self.enabled.get() {
+                rec.lora_backward(&self.weight, d_output, x, &h, &dh, &self.grad, d_input, self.scaling)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// `scaling·B·A [out_features, in_features]`, computed on the CPU from what is on the GPU now.
+    pub fn delta_weight(&self) -> impl Future<Output = Result<Vec<f32>>> + use<> {
+        let (a, b) = (self.weight.a.read(), self.weight.b.read());
+        let (rank, in_features, scaling) = (self.weight.rank(), self.weight.in_features(), f64::from(self.scaling));
+        async move {
+            let (a, b) = (a.await?, b.await?);
+            let mut delta = Vec::with_capacity(b.len() / rank * in_features);
+            for b in b.chunks_exact(rank) {
+                let element =
+                    |i: usize| (0..rank).map(|r| f64::from(b[r]) * f64::from(a[r * in_features + i])).sum::<f64>();
+                delta.extend((0..in_features).map(|i| (scaling * element(i)) as f32));
+            }
+            Ok(delta)
+        }
+    }
+
+    /// `output`, `h` and `dh` for this many tokens.
+    fn activations(&self, tokens: usize) -> Result<(Tensor, Tensor, Tensor)> {
+        let mut slot = self.workspace.borrow_mut();
+        if !slot.as_ref().is_some_and(|w| w.output.shape()[0] >= tokens) {
+            let zeros = |label, columns| Tensor::zeros(&self.gpu, label, &[tokens, columns]);
+            *slot = Some(Workspace {
+                output: zeros("output", self.base.out_features())?,
+                h: zeros("h", self.weight.rank())?,
+                dh: zeros("dh", self.weight.rank())?,
+            });
+        }
+        match slot.as_ref() {
+            Some(w) => Ok((w.output.first_rows(tokens)?, w.h.first_rows(tokens)?, w.dh.first_rows(tokens)?)),
+            None => Err(Error::Disposed(self.label().into())),
+        }
+    }
+
+    /// Frees the GPU memory of base, adapter, gradients and activations.
+    pub fn destroy(&self) {
+        self.base.destroy();
+        self.weight.destroy();
+        self.grad.destroy();
+        self.workspace.take();
+    }
+}

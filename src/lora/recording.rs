@@ -1,0 +1,69 @@
+//! The seed documents' systems that compose kernels, as methods of [`Recording`].
+
+use super::weight::{LoraGrad, LoraWeight};
+use crate::error::Result;
+use crate::gpu::{Recording, Tensor};
+use crate::kernels::lora::{add_scaled, fused_b_add, grad_a, grad_b, grad_dh, input_grad, project_a, project_b};
+
+impl Recording {
+    /// `output += scale·B·(A·x)` in three dispatches (executeLoRAForward): `h = x·Aᵀ`, `y = h·Bᵀ`, `output += scale·y`.
+    pub fn lora_forward(
+        &self,
+        weight: &LoraWeight,
+        x: &Tensor,
+        h: &Tensor,
+        y: &Tensor,
+        output: &Tensor,
+        scale: f32,
+    ) -> Result<()> {
+        self.all_or_nothing(|| {
+            project_a::record(self, &weight.a, x, h)?;
+            project_b::record(self, &weight.b, h, y)?;
+            add_scaled::record(self, y, output, scale)
+        })
+    }
+
+    /// `output += scale·B·(A·x)` in two dispatches (executeLoRAForwardFused).
+    pub fn lora_forward_fused(
+        &self,
+        weight: &LoraWeight,
+        x: &Tensor,
+        h: &Tensor,
+        output: &Tensor,
+        scale: f32,
+    ) -> Result<()> {
+        self.all_or_nothing(|| {
+            project_a::record(self, &weight.a, x, h)?;
+            fused_b_add::record(self, &weight.b, h, output, scale)
+        })
+    }
+
+    /// The whole backward pass of one projection in four dispatches (executeLoRABackward); three without `d_input`.
+    ///
+    /// `d_output [tokens, out_features]` is the gradient from above, `saved_x` and `saved_h` are the forward's `x` and
+    /// `h`, `dh [tokens, rank]` is overwritten; `grad` and `d_input [tokens, in_features]` are added to.
+    #[allow(clippy::too_many_arguments)]
+    pub fn lora_backward(
+        &self,
+        weight: &LoraWeight,
+        d_output: &Tensor,
+        saved_x: &Tensor,
+        saved_h: &Tensor,
+        dh: &Tensor,
+        grad: &LoraGrad,
+        d_input: Option<&Tensor>,
+        scale: f32,
+    ) -> Result<()> {
+        grad.a.expect_shape("grad.a", weight.a.shape())?;
+        grad.b.expect_shape("grad.b", weight.b.shape())?;
+        self.all_or_nothing(|| {
+            grad_b::record(self, d_output, saved_h, &grad.b, scale)?;
+            grad_dh::record(self, &weight.b, d_output, dh)?;
+            grad_a::record(self, dh, saved_x, &grad.a, scale)?;
+            match d_input {
+                Some(d_input) => input_grad::record(self, &weight.a, dh, d_input, scale),
+                None => Ok(()),
+            }
+        })
+    }
+}

@@ -1,0 +1,61 @@
+// npm run build: Rust → wasm → glue → dist/ (what npm gets), then www/ → www/dist (the site), and the sizes beside the budget.
+import { existsSync, readFileSync, readdirSync, rmSync } from "node:fs";
+import { join, relative } from "node:path";
+import { pathToFileURL } from "node:url";
+import { gzipSync } from "node:zlib";
+import { budgets, locked, main, must, root, rust, say, seconds, stop, target, targetDir, tool, toolDir } from "./lib.mjs";
+
+// What rustc's wasm32 target emits since 1.87, and every browser with WebGPU understands.
+const FEATURES = ["bulk-memory", "bulk-memory-opt", "multivalue", "mutable-globals", "nontrapping-float-to-int", "reference-types", "sign-ext"];
+const node = (script, ...args) => must(process.execPath, [join(root, "node_modules", script), ...args]);
+
+export async function build() {
+  const start = performance.now();
+  const pair = rust();
+  const dist = join(root, "dist"), wasm = join(dist, "wasm/lora_webgpu_bg.wasm");
+
+  say("Compiling the crate to WebAssembly.");
+  await must(pair.cargo, ["build", "--lib", "--profile", "wasm", "--target", target], { env: pair.env });
+
+  say("Writing its JavaScript and shrinking it (wasm-bindgen, wasm-opt).");
+  rmSync(dist, { recursive: true, force: true });
+  const bindgen = tool(toolDir("wasm-bindgen", locked("wasm-bindgen"), pair), "wasm-bindgen");
+  await must(bindgen, ["--target", "web", "--out-dir", join(dist, "wasm"), join(targetDir, target, "wasm/lora_webgpu.wasm")]);
+  await node("binaryen/bin/wasm-opt", "-Oz", "--converge", "--strip-producers", ...FEATURES.map((name) => `--enable-${name}`), wasm, "-o", wasm);
+
+  if (existsSync(join(root, "js/index.ts"))) {
+    say("Compiling the public classes (js/, TypeScript).");
+    await node("typescript/bin/tsc", "-p", root);
+  }
+  if (existsSync(join(root, "www/index.html"))) {
+    say("Building the site (www/, Vite).");
+    await node("vite/bin/vite.js", "build", join(root, "www"), "--config", join(root, "www/vite.config.js"), "--logLevel", "warn");
+  }
+  sizes(dist);
+  say(`Built in ${seconds(start)}.`);
+}
+
+// What a visitor downloads, gzipped, beside what it may weigh.
+function sizes(dist) {
+  const files = readdirSync(dist, { recursive: true }).filter((name) => /\.(wasm|js)$/.test(name)).map((name) => join(dist, name));
+  const gzip = (paths) => paths.reduce((sum, path) => sum + gzipSync(readFileSync(path), { level: 9 }).length, 0);
+  const inWasm = files.filter((path) => relative(dist, path).startsWith("wasm"));
+  const found = {
+    "wasm": gzip(inWasm.filter((path) => path.endsWith(".wasm"))),
+    "glue": gzip(inWasm.filter((path) => path.endsWith(".js"))),
+    "wasm + glue": gzip(inWasm),
+    "classes": gzip(files.filter((path) => !inWasm.includes(path))),
+    "total": gzip(files),
+  };
+  console.log("\n  gzipped        bytes      budget");
+  const over = [];
+  for (const [name, bytes] of Object.entries(found)) {
+    const budget = budgets.gzip[name];
+    if (bytes > budget) over.push(`${name} is ${bytes - budget} bytes above its budget`);
+    console.log(`  ${name.padEnd(12)} ${String(bytes).padStart(7)} ${String(budget ?? "").padStart(11)}${bytes > budget ? "  ✗" : ""}`);
+  }
+  console.log();
+  if (over.length) stop(`${over.join("; ")} (scripts/budgets.json: raise it only with a reason).`);
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) main(build);

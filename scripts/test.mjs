@@ -1,0 +1,129 @@
+// npm test: set-up, then the sections native, browser and e2e. One section alone: node scripts/test.mjs NAME [its own arguments].
+import { copyFileSync, existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { delimiter, dirname, join, resolve } from "node:path";
+import { build } from "./build.mjs";
+import { listing, writeIndex } from "./golden-index.mjs";
+import { Stop, budgets, chrome, chromedriver, locked, main, root, run, rust, say, softwareVulkan, stop, target, tool, toolDir } from "./lib.mjs";
+import { setup, wasmPack } from "./setup.mjs";
+
+const ALL = ["native", "browser", "e2e"];
+const cargoKey = (name) => `CARGO_TARGET_${target.toUpperCase().replaceAll("-", "_")}_${name}`;
+
+// The golden numbers of LORA_GOLDEN, as the user's shell sees the path.
+const golden = process.env.LORA_GOLDEN && resolve(process.env.INIT_CWD ?? ".", process.env.LORA_GOLDEN);
+if (golden && !existsSync(golden)) main(async () => stop(`LORA_GOLDEN names ${golden}, which does not exist.`));
+
+// Native tests run on a GPU in software, alike everywhere; LORA_NATIVE_GPU=1 takes the machine's own.
+function native(...args) {
+  const driver = process.env.LORA_NATIVE_GPU === "1" ? undefined : softwareVulkan();
+  const pair = rust();
+  return watch(pair.cargo, ["test", "--no-fail-fast", ...args], {
+    ...pair.env,
+    ...(driver && { VK_DRIVER_FILES: driver, VK_ICD_FILENAMES: driver }),
+    ...(golden && { LORA_GOLDEN: golden }),
+  });
+}
+
+// What both ways of running wasm tests in Chromium need. The test server reads below the crate's root only, so the
+// folder of LORA_GOLDEN is copied to target/golden; the tests learn at compile time that they should look there.
+function browserEnv(pair) {
+  if (golden) {
+    const staged = join(root, "target/golden"), files = listing(golden);
+    rmSync(staged, { recursive: true, force: true });
+    for (const name of files) {
+      mkdirSync(dirname(join(staged, name)), { recursive: true });
+      copyFileSync(join(golden, name), join(staged, name));
+    }
+    mkdirSync(staged, { recursive: true });
+    writeIndex(staged);
+    say(`${files.length} golden files of LORA_GOLDEN staged for the browser.`);
+  }
+  const bindgen = toolDir("wasm-bindgen", locked("wasm-bindgen"), pair);
+  return {
+    ...pair.env,
+    PATH: [join(bindgen, "bin"), pair.env.PATH ?? process.env.PATH].join(delimiter),
+    [cargoKey("RUNNER")]: tool(bindgen, "wasm-bindgen-test-runner"),
+    CHROMEDRIVER: chromedriver(),
+    WASM_BINDGEN_TEST_TIMEOUT: process.env.WASM_BINDGEN_TEST_TIMEOUT ?? "600", // seconds, for one test binary
+    WASM_BINDGEN_TEST_DRIVER_TIMEOUT: process.env.WASM_BINDGEN_TEST_DRIVER_TIMEOUT ?? "60",
+    ...(golden && { LORA_GOLDEN: "target/golden" }),
+    ...webdriver(),
+  };
+}
+
+// webdriver.json serves the browser that ChromeDriver finds by itself; CHROME makes a copy that names another.
+function webdriver() {
+  if (!process.env.CHROME) return {};
+  const options = JSON.parse(readFileSync(join(root, "webdriver.json"), "utf8"));
+  options["goog:chromeOptions"].binary = chrome();
+  const copy = join(root, "target/webdriver.json");
+  mkdirSync(dirname(copy), { recursive: true });
+  writeFileSync(copy, JSON.stringify(options));
+  return { WASM_BINDGEN_TEST_WEBDRIVER_JSON: copy };
+}
+
+const sections = {
+  native,
+  golden: (...args) => native("golden", ...args),
+  browser(...args) {
+    const pair = rust();
+    return watch(pair.cargo, ["test", "--no-fail-fast", "--target", target, "--tests", ...args], browserEnv(pair));
+  },
+  "wasm-pack"(...args) {
+    const pair = rust();
+    const { [cargoKey("RUNNER")]: _, ...env } = browserEnv(pair); // wasm-pack brings its own
+    const mode = pair.name === "Debian" ? ["--mode", "no-install"] : []; // it looks for the target in rustc's own sysroot
+    return watch(tool(wasmPack(pair), "wasm-pack"), ["test", "--headless", "--chrome", "--chromedriver", chromedriver(), ...mode, ...args], env);
+  },
+  async e2e(...args) {
+    await build();
+    const folder = join(root, "tests/e2e");
+    const files = existsSync(folder) ? readdirSync(folder).filter((name) => name.endsWith(".test.mjs")).map((name) => join(folder, name)) : [];
+    if (!files.length) stop("tests/e2e has no tests.");
+    return watch(process.execPath, ["--test", "--test-reporter=spec", ...args, ...files], { CHROME: chrome() });
+  },
+};
+
+// Runs a test command, shows its output and counts in it: cargo and wasm-bindgen-test say «test result: ok. 3 passed;
+// 0 failed», Node «ℹ pass 3».
+async function watch(command, args, env) {
+  let text = "";
+  const code = await run(command, args, { env, output: (chunk) => { process.stdout.write(chunk); text += chunk; } });
+  const sum = (...patterns) => patterns.flatMap((pattern) => [...text.matchAll(pattern)]).reduce((total, [, count]) => total + Number(count), 0);
+  return {
+    code,
+    passed: sum(/test result: \w+\. (\d+) passed/g, /^(?:ℹ|#) pass (\d+)/gm),
+    failed: sum(/test result: \w+\. \d+ passed; (\d+) failed/g, /^(?:ℹ|#) fail (\d+)/gm),
+  };
+}
+
+main(async () => {
+  const [only, ...rest] = process.argv.slice(2);
+  if (only && !sections[only]) stop(`There is no section ${only}; there are ${Object.keys(sections).join(", ")}.`);
+  const report = [], total = { passed: 0, failed: 0 };
+
+  const timed = async (name, body) => {
+    console.log(`\n── ${name} ──`);
+    const start = performance.now();
+    const words = await body();
+    const minutes = (performance.now() - start) / 60_000, budget = budgets.minutes[name];
+    report.push(`  ${name.padEnd(10)} ${words.padEnd(36)} ${minutes.toFixed(1)}${budget ? ` of ${budget}` : ""} min${minutes > budget ? "  (over its budget)" : ""}`);
+  };
+
+  await timed("set-up", async () => { await setup(only === "wasm-pack" ? only : "test"); return "done"; });
+  for (const name of only ? [only] : ALL) await timed(name, async () => {
+    const result = await sections[name](...rest).catch((error) => {
+      console.error(error instanceof Stop ? `✗ ${error.message}` : error);
+      return { code: error.message.split("\n")[0], passed: 0, failed: 0 };
+    });
+    // A section that broke off, or in which nothing ran, has failed even where no test says so.
+    const broke = result.code !== 0 && !result.failed, empty = !result.passed && !result.failed;
+    total.passed += result.passed;
+    total.failed += result.failed + (broke || empty ? 1 : 0);
+    if (broke) return `✗ broke off: ${result.code}`;
+    return empty ? "✗ not one test ran" : `${result.failed ? "✗" : "✓"} ${result.passed} passed, ${result.failed} failed`;
+  });
+
+  console.log(`\n${report.join("\n")}\n\n${total.passed} passed, ${total.failed} failed`);
+  process.exit(total.failed ? 1 : 0);
+});

@@ -87,13 +87,21 @@ impl Error {
         }
     }
 
-    pub(crate) fn argument(name: &str, expected: &str, got: impl ToString) -> Error {
-        Error::InvalidArgument { name: name.into(), expected: expected.into(), got: got.to_string() }
+    pub(crate) fn argument(name: &str, expected: &str, got: impl Into<String>) -> Error {
+        Error::InvalidArgument { name: name.into(), expected: expected.into(), got: got.into() }
     }
 
-    pub(crate) fn shape(name: &str, expected: impl ToString, got: impl ToString) -> Error {
-        Error::Shape { name: name.into(), expected: expected.to_string(), got: got.to_string() }
+    pub(crate) fn shape(name: &str, expected: impl Into<String>, got: impl Into<String>) -> Error {
+        Error::Shape { name: name.into(), expected: expected.into(), got: got.into() }
     }
+}
+
+/// A number as text. In the browser by JavaScript: Rust's own printing of floats would be a tenth of the wasm.
+pub(crate) fn show_number(value: f64) -> String {
+    #[cfg(target_arch = "wasm32")]
+    return js_sys::Number::from(value).to_string_with_radix(10).map_or_else(|_| String::new(), String::from);
+    #[cfg(not(target_arch = "wasm32"))]
+    value.to_string()
 }
 
 /// `Result` with this crate's [`enum@Error`].

@@ -80,6 +80,11 @@ impl Gpu {
     /// # Errors
     /// [`Error::NoAdapter`] when there is no adapter or it refuses a device.
     pub async fn request(request: GpuRequest) -> Result<Gpu> {
+        Gpu::open(request, true).await
+    }
+
+    /// As [`Gpu::request`]; a device that is not `owned` is never destroyed.
+    pub(crate) async fn open(request: GpuRequest, owned: bool) -> Result<Gpu> {
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
         descriptor.backends = wgpu::Backends::PRIMARY;
         let instance = wgpu::Instance::new(descriptor);
@@ -105,10 +110,10 @@ impl Gpu {
             })
             .await
             .map_err(|e| Error::NoAdapter(e.to_string()))?;
-        Ok(Gpu::new(device, queue, true))
+        Ok(Gpu::new(device, queue, owned))
     }
 
-    pub(crate) fn new(device: wgpu::Device, queue: wgpu::Queue, owned: bool) -> Gpu {
+    fn new(device: wgpu::Device, queue: wgpu::Queue, owned: bool) -> Gpu {
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
         let lost = Arc::new(OnceLock::new());
         let slot = lost.clone();

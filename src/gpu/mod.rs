@@ -8,6 +8,8 @@ mod tensor;
 
 pub use device::{Gpu, GpuRequest, Memory, Stats};
 pub use pipeline::{Access, Kernel};
+#[cfg(target_arch = "wasm32")]
+pub(crate) use read::read;
 pub use recording::{Recording, Submission};
 pub(crate) use recording::{fold, workgroups};
 pub use tensor::Tensor;

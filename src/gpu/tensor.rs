@@ -241,12 +241,17 @@ impl Tensor {
     /// # Errors
     /// [`Error::Shape`] where the length differs, [`Error::Disposed`] after [`Tensor::destroy`].
     pub fn write(&self, data: &[f32]) -> Result<()> {
-        check_length(self.label(), self.len() as u64, data.len())?;
-        let place = self.place()?;
-        let gpu = self.gpu();
-        gpu.queue().write_buffer(&place.storage.buffer, place.offset, bytemuck::cast_slice(data));
-        gpu.count(|s| s.uploaded_bytes += self.bytes());
+        let (buffer, offset) = self.begin_write(data.len())?;
+        self.gpu().queue().write_buffer(&buffer, offset, bytemuck::cast_slice(data));
         Ok(())
+    }
+
+    /// Checks and counts a write of all elements: where it goes.
+    pub(crate) fn begin_write(&self, len: usize) -> Result<(wgpu::Buffer, u64)> {
+        check_length(self.label(), self.len() as u64, len)?;
+        let place = self.place()?;
+        self.gpu().count(|s| s.uploaded_bytes += self.bytes());
+        Ok((place.storage.buffer.clone(), place.offset))
     }
 
     /// Reads all elements, as they are after the work submitted so far.

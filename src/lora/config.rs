@@ -1,6 +1,6 @@
 //! Rank, alpha, scaling and initialisation.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, show_number};
 
 /// How `A` starts; `B` is always zero, so that a new adapter changes nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,12 +39,12 @@ impl LoraConfig {
     /// [`Error::InvalidArgument`] for rank 0 and an alpha that is not finite, or too large for f32.
     pub fn scaling(&self) -> Result<f32> {
         if self.rank == 0 {
-            return Err(Error::argument("rank", "at least 1", 0));
+            return Err(Error::argument("rank", "at least 1", "0"));
         }
         let divisor = if self.use_rslora { (self.rank as f64).sqrt() } else { self.rank as f64 };
         let scaling = (self.alpha / divisor) as f32;
         if !scaling.is_finite() {
-            return Err(Error::argument("alpha", "a finite number", self.alpha));
+            return Err(Error::argument("alpha", "a finite number", show_number(self.alpha)));
         }
         Ok(scaling)
     }

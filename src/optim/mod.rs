@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, show_number};
 use crate::gpu::{Gpu, Recording, Tensor};
 use crate::kernels::lora::save_activation;
 pub use crate::kernels::optim::AdamW;
@@ -154,7 +154,7 @@ fn check_lr(lr: f64) -> Result<()> {
     if lr >= 0.0 && (lr as f32).is_finite() {
         Ok(())
     } else {
-        Err(Error::argument("lr", "a finite number, at least 0", lr))
+        Err(Error::argument("lr", "a finite number, at least 0", show_number(lr)))
     }
 }
 
@@ -162,11 +162,11 @@ fn check(kind: OptimizerKind, lr: f64) -> Result<()> {
     check_lr(lr)?;
     let fraction = |name, value: f64| match (0.0..1.0).contains(&value) {
         true => Ok(()),
-        false => Err(Error::argument(name, "a number in [0, 1)", value)),
+        false => Err(Error::argument(name, "a number in [0, 1)", show_number(value))),
     };
     let not_negative = |name, value: f64| match value >= 0.0 && (value as f32).is_finite() {
         true => Ok(()),
-        false => Err(Error::argument(name, "a finite number, at least 0", value)),
+        false => Err(Error::argument(name, "a finite number, at least 0", show_number(value))),
     };
     match kind {
         OptimizerKind::Sgd(options) => {
@@ -179,7 +179,11 @@ fn check(kind: OptimizerKind, lr: f64) -> Result<()> {
             not_negative("eps", options.eps)?;
             not_negative("weightDecay", options.weight_decay)?;
             if bias_rows(options) > MAX_BIAS_ROWS {
-                return Err(Error::argument("beta1 and beta2", "at most 0.99999", options.beta1.max(options.beta2)));
+                return Err(Error::argument(
+                    "beta1 and beta2",
+                    "at most 0.99999",
+                    show_number(options.beta1.max(options.beta2)),
+                ));
             }
             Ok(())
         }
@@ -200,12 +204,13 @@ fn bias_table(kind: OptimizerKind) -> Vec<f32> {
     match kind {
         OptimizerKind::Sgd(_) => vec![1.0, 1.0],
         OptimizerKind::AdamW(options) => {
-            let correction = |beta: f64, step: usize| 1.0 - beta.powf(step as f64);
-            (1..=bias_rows(options))
-                .flat_map(|t| {
-                    [(1.0 / correction(options.beta1, t)) as f32, (1.0 / correction(options.beta2, t).sqrt()) as f32]
-                })
-                .collect()
+            let AdamW { beta1, beta2, .. } = options;
+            let mut powers = (1.0, 1.0);
+            let row = |_| {
+                powers = (powers.0 * beta1, powers.1 * beta2);
+                [(1.0 / (1.0 - powers.0)) as f32, (1.0 / (1.0 - powers.1).sqrt()) as f32]
+            };
+            (1..=bias_rows(options)).flat_map(row).collect()
         }
     }
 }

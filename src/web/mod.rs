@@ -1,1 +1,484 @@
-//! The wasm-bindgen façade.
+//! The wasm-bindgen façade under `js/`: it converts and checks, and does no mathematics.
+//!
+//! Methods take `&self` over shared state and hold no borrow across an await, so that nothing that JavaScript calls
+//! finds an object locked.
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use js_sys::{Float32Array, Function, Promise};
+use wasm_bindgen::prelude::*;
+use wasm_bindgen_futures::future_to_promise;
+
+use crate::kernels::{lora, loss};
+use crate::{
+    AdamW, Error, FrozenLinear, Gpu, GpuRequest, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Optimizer,
+    OptimizerKind, Recording, Sgd, Tensor,
+};
+
+type Result<T> = std::result::Result<T, JsValue>;
+
+thread_local! {
+    /// `(code, message) → LoraError`, given by the TypeScript layer.
+    static MAKE_ERROR: RefCell<Option<Function>> = const { RefCell::new(None) };
+}
+
+impl From<Error> for JsValue {
+    fn from(error: Error) -> JsValue {
+        let make = MAKE_ERROR.with_borrow(Clone::clone);
+        let (code, message) = (error.code(), error.to_string());
+        make.and_then(|f| f.call2(&JsValue::NULL, &code.into(), &message.as_str().into()).ok())
+            .unwrap_or_else(|| js_sys::Error::new(&message).into())
+    }
+}
+
+/// Installs the panic hook and the function that makes a `LoraError`.
+#[wasm_bindgen(js_name = setUp)]
+pub fn set_up(make_error: Function) {
+    console_error_panic_hook::set_once();
+    MAKE_ERROR.set(Some(make_error));
+}
+
+/// Boxed, so that all promises share one copy of the code that drives them.
+fn promise<T: Into<JsValue>>(future: impl Future<Output = crate::Result<T>> + 'static) -> Promise {
+    let future: Pin<Box<dyn Future<Output = Result<JsValue>>>> = Box::pin(async move { Ok(future.await?.into()) });
+    future_to_promise(future)
+}
+
+fn shape(dimensions: &[u32]) -> Vec<usize> {
+    dimensions.iter().map(|&d| d as usize).collect()
+}
+
+#[wasm_bindgen]
+extern "C" {
+    /// A `GPUQueue`.
+    type JsQueue;
+    #[wasm_bindgen(method, js_name = writeBuffer)]
+    fn write_buffer(this: &JsQueue, buffer: &JsValue, offset: f64, data: &Float32Array);
+}
+
+/// A device.
+#[wasm_bindgen]
+pub struct RawGpu(Gpu);
+
+#[wasm_bindgen]
+impl RawGpu {
+    /// Wraps the device that `navigator.gpu.requestAdapter()` leads to, which is asked in this very turn, so that the
+    /// TypeScript layer can answer with a device that it has. One that is not `owned` is never destroyed.
+    pub fn adopt(owned: bool) -> Promise {
+        let mut opening = Box::pin(Gpu::open(GpuRequest::default(), owned));
+        // The first poll makes the call.
+        let mut context = Context::from_waker(Waker::noop());
+        let first = opening.as_mut().poll(&mut context);
+        promise(async move {
+            match first {
+                Poll::Ready(gpu) => gpu,
+                Poll::Pending => opening.await,
+            }
+            .map(RawGpu)
+        })
+    }
+
+    /// `[buffers, bytes]`
+    pub fn memory(&self) -> Vec<f64> {
+        let memory = self.0.memory();
+        vec![memory.buffers as f64, memory.bytes as f64]
+    }
+
+    /// `[submits, dispatches, uploaded bytes, pipelines, bind groups, buffers created]`
+    pub fn stats(&self) -> Vec<f64> {
+        let s = self.0.stats();
+        [s.submits, s.dispatches, s.uploaded_bytes, s.pipelines, s.bind_groups, s.buffers_created]
+            .map(|n| n as f64)
+            .into()
+    }
+
+    pub fn finished(&self) -> Promise {
+        promise(self.0.finished().map_unit())
+    }
+
+    pub fn destroy(&self) {
+        self.0.destroy();
+    }
+}
+
+/// `()` as a JavaScript `undefined`.
+trait MapUnit: Future<Output = crate::Result<()>> + Sized {
+    fn map_unit(self) -> impl Future<Output = crate::Result<JsValue>> {
+        async { self.await.map(|()| JsValue::UNDEFINED) }
+    }
+}
+impl<F: Future<Output = crate::Result<()>>> MapUnit for F {}
+
+/// A tensor.
+#[wasm_bindgen]
+pub struct RawTensor(Tensor);
+
+#[wasm_bindgen]
+impl RawTensor {
+    #[wasm_bindgen(constructor)]
+    pub fn new(gpu: &RawGpu, label: &str, dimensions: &[u32]) -> Result<RawTensor> {
+        Ok(RawTensor(Tensor::zeros(&gpu.0, label, &shape(dimensions))?))
+    }
+
+    pub fn label(&self) -> String {
+        self.0.label().into()
+    }
+
+    pub fn shape(&self) -> Vec<u32> {
+        self.0.shape().iter().map(|&d| d as u32).collect()
+    }
+
+    pub fn write(&self, data: &Float32Array) -> Result<()> {
+        let (buffer, offset) = self.0.begin_write(data.length() as usize)?;
+        let (Some(queue), Some(buffer)) = (self.0.gpu().queue().as_webgpu(), buffer.as_webgpu()) else {
+            return Err(Error::Validation("this device is not a WebGPU one".into()).into());
+        };
+        let (queue, buffer): (&JsQueue, &JsValue) = (AsRef::<JsValue>::as_ref(queue).unchecked_ref(), buffer.as_ref());
+        // Straight from JavaScript's memory to the GPU process, in pieces of 16 MiB.
+        const PIECE: u32 = 4 << 20;
+        for start in (0..data.length()).step_by(PIECE as usize) {
+            let piece = data.subarray(start, data.length().min(start + PIECE));
+            queue.write_buffer(buffer, offset as f64 + 4.0 * f64::from(start), &piece);
+        }
+        Ok(())
+    }
+
+    pub fn read(&self) -> Promise {
+        promise(crate::gpu::read(&self.0, |view| {
+            let bytes = view.as_uint8array();
+            let length = bytes.length() / 4;
+            Float32Array::new_with_byte_offset_and_length(&bytes.buffer(), bytes.byte_offset(), length).slice(0, length)
+        }))
+    }
+
+    #[wasm_bindgen(js_name = isDestroyed)]
+    pub fn is_destroyed(&self) -> bool {
+        self.0.is_destroyed()
+    }
+
+    pub fn destroy(&self) {
+        self.0.destroy();
+    }
+}
+
+/// `A` and `B`.
+#[wasm_bindgen]
+pub struct RawWeight(LoraWeight);
+
+#[wasm_bindgen]
+impl RawWeight {
+    #[wasm_bindgen(constructor)]
+    pub fn new(gpu: &RawGpu, in_features: u32, out_features: u32, config: &RawConfig) -> Result<RawWeight> {
+        Ok(RawWeight(LoraWeight::new(&gpu.0, in_features as usize, out_features as usize, &config.0)?))
+    }
+
+    pub fn a(&self) -> RawTensor {
+        RawTensor(self.0.a.clone())
+    }
+
+    pub fn b(&self) -> RawTensor {
+        RawTensor(self.0.b.clone())
+    }
+
+    pub fn destroy(&self) {
+        self.0.destroy();
+    }
+}
+
+/// `dA` and `dB`.
+#[wasm_bindgen]
+pub struct RawGrad(LoraGrad);
+
+#[wasm_bindgen]
+impl RawGrad {
+    #[wasm_bindgen(constructor)]
+    pub fn new(gpu: &RawGpu, weight: &RawWeight) -> Result<RawGrad> {
+        Ok(RawGrad(LoraGrad::new(&gpu.0, &weight.0)?))
+    }
+
+    pub fn a(&self) -> RawTensor {
+        RawTensor(self.0.a.clone())
+    }
+
+    pub fn b(&self) -> RawTensor {
+        RawTensor(self.0.b.clone())
+    }
+
+    pub fn destroy(&self) {
+        self.0.destroy();
+    }
+}
+
+/// Rank, alpha and initialisation.
+#[wasm_bindgen]
+pub struct RawConfig(LoraConfig);
+
+#[wasm_bindgen]
+impl RawConfig {
+    /// `seed` is an integer of at most 53 bits.
+    #[wasm_bindgen(constructor)]
+    pub fn new(rank: u32, alpha: f64, use_rslora: bool, hesper_init: bool, seed: f64) -> Result<RawConfig> {
+        let init = if hesper_init { Init::Hesper } else { Init::Peft };
+        let config = LoraConfig { rank: rank as usize, alpha, use_rslora, init, seed: seed as u64 };
+        config.scaling()?;
+        Ok(RawConfig(config))
+    }
+
+    pub fn scaling(&self) -> Result<f32> {
+        Ok(self.0.scaling()?)
+    }
+}
+
+/// A linear layer with an adapter.
+#[wasm_bindgen]
+pub struct RawLayer(Rc<LoraLinear>);
+
+#[wasm_bindgen]
+impl RawLayer {
+    /// `bias` is taken out of JavaScript's hands: the TypeScript layer keeps no handle of it.
+    #[wasm_bindgen(constructor)]
+    pub fn new(
+        gpu: &RawGpu,
+        name: Option<String>,
+        weight: &RawTensor,
+        bias: Option<RawTensor>,
+        config: &RawConfig,
+    ) -> Result<RawLayer> {
+        let base = FrozenLinear::from_tensors(weight.0.clone(), bias.map(|bias| bias.0.clone()))?;
+        Ok(RawLayer(Rc::new(LoraLinear::new(&gpu.0, name.as_deref(), base, &config.0)?)))
+    }
+
+    pub fn weight(&self) -> RawWeight {
+        RawWeight(self.0.weight().clone())
+    }
+
+    pub fn grad(&self) -> RawGrad {
+        RawGrad(self.0.grad().clone())
+    }
+
+    pub fn scaling(&self) -> f32 {
+        self.0.scaling()
+    }
+
+    pub fn enabled(&self) -> bool {
+        self.0.is_enabled()
+    }
+
+    #[wasm_bindgen(js_name = setEnabled)]
+    pub fn set_enabled(&self, enabled: bool) {
+        self.0.set_enabled(enabled);
+    }
+
+    pub fn forward(&self, rec: &RawRecording, x: &RawTensor) -> Result<RawTensor> {
+        Ok(RawTensor(self.0.forward(&rec.0, &x.0)?))
+    }
+
+    pub fn backward(&self, rec: &RawRecording, x: &RawTensor, d_output: &RawTensor) -> Result<()> {
+        Ok(self.0.backward(&rec.0, &x.0, &d_output.0, None)?)
+    }
+
+    #[wasm_bindgen(js_name = backwardWithInput)]
+    pub fn backward_with_input(
+        &self,
+        rec: &RawRecording,
+        x: &RawTensor,
+        d_output: &RawTensor,
+        d_input: &RawTensor,
+    ) -> Result<()> {
+        Ok(self.0.backward(&rec.0, &x.0, &d_output.0, Some(&d_input.0))?)
+    }
+
+    #[wasm_bindgen(js_name = deltaWeight)]
+    pub fn delta_weight(&self) -> Promise {
+        let delta = self.0.delta_weight();
+        promise(async { delta.await.map(|values| Float32Array::from(values.as_slice())) })
+    }
+
+    pub fn destroy(&self) {
+        self.0.destroy();
+    }
+}
+
+/// An optimiser over layers.
+#[wasm_bindgen]
+pub struct RawOptimizer(Optimizer);
+
+#[wasm_bindgen]
+impl RawOptimizer {
+    #[wasm_bindgen(js_name = adamw)]
+    pub fn adamw(
+        gpu: &RawGpu,
+        layers: &RawLayers,
+        lr: f64,
+        beta1: f64,
+        beta2: f64,
+        eps: f64,
+        weight_decay: f64,
+    ) -> Result<RawOptimizer> {
+        layers.optimizer(gpu, OptimizerKind::AdamW(AdamW { beta1, beta2, eps, weight_decay }), lr)
+    }
+
+    pub fn sgd(gpu: &RawGpu, layers: &RawLayers, lr: f64, momentum: f64, weight_decay: f64) -> Result<RawOptimizer> {
+        layers.optimizer(gpu, OptimizerKind::Sgd(Sgd { momentum, weight_decay }), lr)
+    }
+
+    pub fn step(&self, rec: &RawRecording) -> Result<()> {
+        Ok(self.0.step(&rec.0)?)
+    }
+
+    #[wasm_bindgen(js_name = zeroGrad)]
+    pub fn zero_grad(&self, rec: &RawRecording) -> Result<()> {
+        Ok(self.0.zero_grad(&rec.0)?)
+    }
+
+    #[wasm_bindgen(js_name = setLr)]
+    pub fn set_lr(&self, lr: f64) -> Result<()> {
+        Ok(self.0.set_lr(lr)?)
+    }
+
+    pub fn destroy(&self) {
+        self.0.destroy();
+    }
+}
+
+/// A list of layers: an array of exported objects would take them out of JavaScript's hands.
+#[wasm_bindgen]
+#[derive(Default)]
+pub struct RawLayers(RefCell<Vec<Rc<LoraLinear>>>);
+
+#[wasm_bindgen]
+impl RawLayers {
+    #[wasm_bindgen(constructor)]
+    pub fn new() -> RawLayers {
+        RawLayers::default()
+    }
+
+    pub fn push(&self, layer: &RawLayer) {
+        self.0.borrow_mut().push(layer.0.clone());
+    }
+}
+
+impl RawLayers {
+    fn optimizer(&self, gpu: &RawGpu, kind: OptimizerKind, lr: f64) -> Result<RawOptimizer> {
+        let layers = self.0.borrow();
+        let layers: Vec<&LoraLinear> = layers.iter().map(Rc::as_ref).collect();
+        Ok(RawOptimizer(Optimizer::new(&gpu.0, &layers, kind, lr)?))
+    }
+}
+
+/// Dispatches in order.
+#[wasm_bindgen]
+pub struct RawRecording(Recording);
+
+#[wasm_bindgen]
+impl RawRecording {
+    #[wasm_bindgen(constructor)]
+    pub fn new(gpu: &RawGpu) -> RawRecording {
+        RawRecording(Recording::new(&gpu.0))
+    }
+
+    pub fn dispatches(&self) -> usize {
+        self.0.dispatches()
+    }
+
+    pub fn submit(&self) -> Promise {
+        promise(self.0.submit().map_unit())
+    }
+
+    pub fn zero(&self, tensor: &RawTensor) -> Result<()> {
+        Ok(self.0.zero(&tensor.0)?)
+    }
+
+    #[wasm_bindgen(js_name = projectA)]
+    pub fn project_a(&self, weight: &RawWeight, x: &RawTensor, h: &RawTensor) -> Result<()> {
+        Ok(lora::project_a::record(&self.0, &weight.0.a, &x.0, &h.0)?)
+    }
+
+    #[wasm_bindgen(js_name = projectB)]
+    pub fn project_b(&self, weight: &RawWeight, h: &RawTensor, y: &RawTensor) -> Result<()> {
+        Ok(lora::project_b::record(&self.0, &weight.0.b, &h.0, &y.0)?)
+    }
+
+    #[wasm_bindgen(js_name = addScaled)]
+    pub fn add_scaled(&self, y: &RawTensor, output: &RawTensor, scale: f32) -> Result<()> {
+        Ok(lora::add_scaled::record(&self.0, &y.0, &output.0, scale)?)
+    }
+
+    #[wasm_bindgen(js_name = fusedBAdd)]
+    pub fn fused_b_add(&self, weight: &RawWeight, h: &RawTensor, output: &RawTensor, scale: f32) -> Result<()> {
+        Ok(lora::fused_b_add::record(&self.0, &weight.0.b, &h.0, &output.0, scale)?)
+    }
+
+    #[wasm_bindgen(js_name = loraForward)]
+    pub fn lora_forward(
+        &self,
+        weight: &RawWeight,
+        x: &RawTensor,
+        h: &RawTensor,
+        y: &RawTensor,
+        output: &RawTensor,
+        scale: f32,
+    ) -> Result<()> {
+        Ok(self.0.lora_forward(&weight.0, &x.0, &h.0, &y.0, &output.0, scale)?)
+    }
+
+    #[wasm_bindgen(js_name = loraForwardFused)]
+    pub fn lora_forward_fused(
+        &self,
+        weight: &RawWeight,
+        x: &RawTensor,
+        h: &RawTensor,
+        output: &RawTensor,
+        scale: f32,
+    ) -> Result<()> {
+        Ok(self.0.lora_forward_fused(&weight.0, &x.0, &h.0, &output.0, scale)?)
+    }
+
+    #[wasm_bindgen(js_name = saveActivation)]
+    pub fn save_activation(&self, src: &RawTensor, dst: &RawTensor) -> Result<()> {
+        Ok(lora::save_activation::record(&self.0, &src.0, &dst.0)?)
+    }
+
+    #[wasm_bindgen(js_name = gradB)]
+    pub fn grad_b(&self, d_output: &RawTensor, h: &RawTensor, d_b: &RawTensor, scale: f32) -> Result<()> {
+        Ok(lora::grad_b::record(&self.0, &d_output.0, &h.0, &d_b.0, scale)?)
+    }
+
+    #[wasm_bindgen(js_name = gradDh)]
+    pub fn grad_dh(&self, weight: &RawWeight, d_output: &RawTensor, dh: &RawTensor) -> Result<()> {
+        Ok(lora::grad_dh::record(&self.0, &weight.0.b, &d_output.0, &dh.0)?)
+    }
+
+    #[wasm_bindgen(js_name = gradA)]
+    pub fn grad_a(&self, dh: &RawTensor, x: &RawTensor, d_a: &RawTensor, scale: f32) -> Result<()> {
+        Ok(lora::grad_a::record(&self.0, &dh.0, &x.0, &d_a.0, scale)?)
+    }
+
+    #[wasm_bindgen(js_name = inputGrad)]
+    pub fn input_grad(&self, weight: &RawWeight, dh: &RawTensor, d_input: &RawTensor, scale: f32) -> Result<()> {
+        Ok(lora::input_grad::record(&self.0, &weight.0.a, &dh.0, &d_input.0, scale)?)
+    }
+
+    #[wasm_bindgen(js_name = loraBackward)]
+    #[allow(clippy::too_many_arguments)]
+    pub fn lora_backward(
+        &self,
+        weight: &RawWeight,
+        d_output: &RawTensor,
+        x: &RawTensor,
+        h: &RawTensor,
+        dh: &RawTensor,
+        grad: &RawGrad,
+        d_input: &RawTensor,
+        scale: f32,
+    ) -> Result<()> {
+        Ok(self.0.lora_backward(&weight.0, &d_output.0, &x.0, &h.0, &dh.0, &grad.0, Some(&d_input.0), scale)?)
+    }
+
+    pub fn mse(&self, output: &RawTensor, targets: &RawTensor, d_output: &RawTensor, loss: &RawTensor) -> Result<()> {
+        Ok(loss::mse::record(&self.0, &output.0, &targets.0, &d_output.0, &loss.0)?)
+    }
+}

@@ -12,9 +12,9 @@ pub mod project_a_gemv;
 pub mod project_b;
 pub mod save_activation;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, show_number};
 
 /// A scalar that reaches a kernel must be finite: NaN would spread through everything it touches.
 fn finite(name: &str, value: f32) -> Result<f32> {
-    if value.is_finite() { Ok(value) } else { Err(Error::argument(name, "a finite number", value)) }
+    if value.is_finite() { Ok(value) } else { Err(Error::argument(name, "a finite number", show_number(value.into()))) }
 }

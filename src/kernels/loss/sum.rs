@@ -24,7 +24,7 @@ struct Params {
 pub fn record(rec: &Recording, values: &Tensor, len: usize, total: &Tensor) -> Result<()> {
     total.expect_shape("loss", &[1])?;
     if len > values.len() {
-        return Err(Error::shape("values", format!("at least {len} elements"), values.len()));
+        return Err(Error::shape("values", format!("at least {len} elements"), values.len().to_string()));
     }
     rec.dispatch(&KERNEL, &[values, total], Params { len: len as u32 }, [1, 1])
 }

@@ -1,0 +1,27 @@
+/** What went wrong, as a stable name. */
+export type LoraErrorCode =
+  | "aliased-buffer"
+  | "device-lost"
+  | "disposed"
+  | "foreign-tensor"
+  | "insecure-context"
+  | "invalid-argument"
+  | "limit"
+  | "no-adapter"
+  | "no-webgpu"
+  | "out-of-memory"
+  | "shape"
+  | "unknown-option"
+  | "validation"
+  | "wasm-load";
+
+/** Every error of this package. The message names the thing, what was expected and what came. */
+export class LoraError extends Error {
+  override readonly name = "LoraError";
+  readonly code: LoraErrorCode;
+
+  constructor(code: LoraErrorCode, message: string) {
+    super(message);
+    this.code = code;
+  }
+}

@@ -1,0 +1,194 @@
+import { RawConfig, RawGrad, type RawGpu, RawLayer, type RawRecording, type RawTensor, RawWeight } from "./wasm/lora_webgpu.js";
+import { bind, boolean, checkOptions, disposable, finite, float32Array, integer, show, unwrap } from "./check.js";
+import { LoraError } from "./error.js";
+import { Gpu } from "./gpu.js";
+import { Recording } from "./recording.js";
+import { Tensor, wrapTensor } from "./tensor.js";
+
+/** How an adapter is made. */
+export interface AdapterOptions {
+  inFeatures: number;
+  outFeatures: number;
+  /** Inner dimension of B·A. */
+  rank: number;
+  /** Numerator of the scaling; default: the rank, so that the scaling is 1. */
+  alpha?: number;
+  /** Scale by alpha/√rank instead of alpha/rank. */
+  useRslora?: boolean;
+  /** Distribution of A: uniform in ±1/√inFeatures as PEFT's, or in ±√(3/inFeatures) as Hesper's. B starts at zero. */
+  init?: "peft" | "hesper";
+  /** The same seed gives the same bits on every device. */
+  seed?: number;
+}
+const ADAPTER_OPTIONS = ["inFeatures", "outFeatures", "rank", "alpha", "useRslora", "init", "seed"];
+
+function rawConfig({ rank, alpha = rank, useRslora = false, init = "peft", seed = 0 }: AdapterOptions): RawConfig {
+  if (init !== "peft" && init !== "hesper") {
+    throw new LoraError("invalid-argument", `init: expected "peft" or "hesper", got ${show(init)}`);
+  }
+  if (!Number.isSafeInteger(seed) || seed < 0) {
+    throw new LoraError("invalid-argument", `seed: expected an integer from 0 to 2^53 − 1, got ${show(seed)}`);
+  }
+  return new RawConfig(integer("rank", rank), finite("alpha", alpha), boolean("useRslora", useRslora), init === "hesper", seed);
+}
+
+/** The adapter's matrices `a [rank, inFeatures]` and `b [outFeatures, rank]`. */
+export class LoraWeight {
+  readonly a: Tensor;
+  readonly b: Tensor;
+  /** alpha/rank, or with rsLoRA alpha/√rank. */
+  readonly scaling: number;
+  #raw: RawWeight;
+
+  constructor(gpu: Gpu, options: AdapterOptions) {
+    checkOptions("LoraWeight", options, ADAPTER_OPTIONS);
+    const config = rawConfig(options);
+    const { inFeatures, outFeatures } = options;
+    this.#raw = new RawWeight(
+      unwrap<RawGpu>("gpu", Gpu, gpu),
+      integer("inFeatures", inFeatures),
+      integer("outFeatures", outFeatures),
+      config,
+    );
+    bind(this, this.#raw);
+    this.a = wrapTensor(this.#raw.a());
+    this.b = wrapTensor(this.#raw.b());
+    this.scaling = config.scaling();
+  }
+
+  /** Frees the GPU memory. Idempotent. */
+  dispose(): void {
+    this.#raw.destroy();
+  }
+}
+disposable(LoraWeight.prototype);
+
+/** Gradients of a {@link LoraWeight}, of the same shapes. They start at zero; kernels add to them. */
+export class LoraGrad {
+  readonly a: Tensor;
+  readonly b: Tensor;
+  #raw: RawGrad;
+
+  constructor(gpu: Gpu, weight: LoraWeight) {
+    this.#raw = new RawGrad(unwrap<RawGpu>("gpu", Gpu, gpu), unwrap<RawWeight>("weight", LoraWeight, weight));
+    bind(this, this.#raw);
+    this.a = wrapTensor(this.#raw.a());
+    this.b = wrapTensor(this.#raw.b());
+  }
+
+  /** Frees the GPU memory. Idempotent. */
+  dispose(): void {
+    this.#raw.destroy();
+  }
+}
+disposable(LoraGrad.prototype);
+
+/** Options of {@link LoraLinear}. */
+export interface LoraLinearOptions extends AdapterOptions {
+  /** The frozen weight `[outFeatures, inFeatures]`, row-major. */
+  weight: Float32Array;
+  /** The frozen bias `[outFeatures]`. */
+  bias?: Float32Array;
+  /** The module's name in its model, e.g. `encoder.fc`. */
+  name?: string;
+}
+
+/** A frozen linear layer with an adapter: `output = x·Wᵀ + bias + scaling·(x·Aᵀ)·Bᵀ`. */
+export class LoraLinear {
+  readonly name: string | undefined;
+  readonly inFeatures: number;
+  readonly outFeatures: number;
+  readonly rank: number;
+  /** alpha/rank, or with rsLoRA alpha/√rank. */
+  readonly scaling: number;
+  /** `A [rank, inFeatures]` */
+  readonly a: Tensor;
+  /** `B [outFeatures, rank]` */
+  readonly b: Tensor;
+  /** Gradient of A; backward passes add to it. */
+  readonly gradA: Tensor;
+  /** Gradient of B; backward passes add to it. */
+  readonly gradB: Tensor;
+  #raw: RawLayer;
+
+  /** Throws code `shape` where a length differs, `invalid-argument`, `unknown-option`, or `limit`. */
+  constructor(gpu: Gpu, options: LoraLinearOptions) {
+    checkOptions("LoraLinear", options, [...ADAPTER_OPTIONS, "weight", "bias", "name"]);
+    const { weight, bias, name } = options;
+    const rawGpu = unwrap<RawGpu>("gpu", Gpu, gpu);
+    const config = rawConfig(options);
+    this.name = name === undefined ? undefined : String(name);
+    this.inFeatures = integer("inFeatures", options.inFeatures);
+    this.outFeatures = integer("outFeatures", options.outFeatures);
+    this.rank = integer("rank", options.rank);
+    float32Array("weight", weight);
+    if (bias !== undefined) float32Array("bias", bias);
+    const uploaded: Tensor[] = [];
+    const upload = (label: string, shape: number[], data: Float32Array): RawTensor => {
+      const tensor = new Tensor(gpu, { label, shape, data });
+      uploaded.push(tensor);
+      return unwrap<RawTensor>(label, Tensor, tensor);
+    };
+    try {
+      const rawWeight = upload("weight", [this.outFeatures, this.inFeatures], weight);
+      const rawBias = bias && upload("bias", [this.outFeatures], bias);
+      this.#raw = new RawLayer(rawGpu, this.name, rawWeight, rawBias, config);
+    } catch (error) {
+      uploaded.forEach((tensor) => tensor.dispose());
+      throw error;
+    }
+    bind(this, this.#raw);
+    this.scaling = this.#raw.scaling();
+    const [rawAdapter, rawGrad] = [this.#raw.weight(), this.#raw.grad()];
+    this.a = wrapTensor(rawAdapter.a());
+    this.b = wrapTensor(rawAdapter.b());
+    this.gradA = wrapTensor(rawGrad.a());
+    this.gradB = wrapTensor(rawGrad.b());
+  }
+
+  /** Whether the adapter takes part in what is recorded from now on. */
+  get enabled(): boolean {
+    return this.#raw.enabled();
+  }
+  set enabled(enabled: boolean) {
+    this.#raw.setEnabled(boolean("enabled", enabled));
+  }
+
+  /**
+   * Records the forward pass of `x [tokens, inFeatures]`. The output `[tokens, outFeatures]` belongs to the layer; its
+   * next forward pass overwrites it.
+   */
+  forward(rec: Recording, x: Tensor): Tensor {
+    return wrapTensor(this.#raw.forward(unwrap<RawRecording>("rec", Recording, rec), unwrap<RawTensor>("x", Tensor, x)));
+  }
+
+  /**
+   * Records the backward pass after a forward pass of the same `x`: adds to the gradients and, where it is given,
+   * overwrites `dInput [tokens, inFeatures]`. With the adapter off only `dInput` is computed.
+   */
+  backward(rec: Recording, options: { x: Tensor; dOutput: Tensor; dInput?: Tensor }): void {
+    checkOptions("backward", options, ["x", "dOutput", "dInput"]);
+    const rawRec = unwrap<RawRecording>("rec", Recording, rec);
+    const x = unwrap<RawTensor>("x", Tensor, options.x);
+    const dOutput = unwrap<RawTensor>("dOutput", Tensor, options.dOutput);
+    if (options.dInput === undefined) this.#raw.backward(rawRec, x, dOutput);
+    else this.#raw.backwardWithInput(rawRec, x, dOutput, unwrap<RawTensor>("dInput", Tensor, options.dInput));
+  }
+
+  /** Records zeros into both gradients. */
+  zeroGrad(rec: Recording): void {
+    rec.zero(this.gradA);
+    rec.zero(this.gradB);
+  }
+
+  /** `scaling·B·A [outFeatures, inFeatures]`, as it is after everything submitted so far. */
+  async deltaWeight(): Promise<Float32Array> {
+    return (await this.#raw.deltaWeight()) as Float32Array;
+  }
+
+  /** Frees the GPU memory of base, adapter, gradients and activations. Idempotent. */
+  dispose(): void {
+    this.#raw.destroy();
+  }
+}
+disposable(LoraLinear.prototype);

@@ -1,5 +1,5 @@
 // npm run build: Rust → wasm → glue → dist/ (what npm gets), then www/ → www/dist (the site), and the sizes beside the budget.
-import { existsSync, readFileSync, readdirSync, rmSync } from "node:fs";
+import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join, relative } from "node:path";
 import { pathToFileURL } from "node:url";
 import { gzipSync } from "node:zlib";
@@ -22,6 +22,9 @@ export async function build() {
   const bindgen = tool(toolDir("wasm-bindgen", locked("wasm-bindgen"), pair), "wasm-bindgen");
   await must(bindgen, ["--target", "web", "--out-dir", join(dist, "wasm"), join(targetDir, target, "wasm/lora_webgpu.wasm")]);
   await node("binaryen/bin/wasm-opt", "-Oz", "--converge", "--strip-producers", ...FEATURES.map((name) => `--enable-${name}`), wasm, "-o", wasm);
+  const { minifySync } = await import("vite"); // installed by set-up, not a built-in
+  const glue = join(dist, "wasm/lora_webgpu.js");
+  writeFileSync(glue, minifySync(glue, readFileSync(glue, "utf8"), { module: true }).code);
 
   if (existsSync(join(root, "js/index.ts"))) {
     say("Compiling the public classes (js/, TypeScript).");

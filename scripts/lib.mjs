@@ -54,7 +54,13 @@ export function run(command, args, { env, cwd = root, output } = {}) {
     const pipe = output ? "pipe" : "inherit";
     const child = spawn(command, args, { cwd, env: { ...process.env, ...env }, stdio: ["ignore", pipe, pipe] });
     if (output) for (const stream of [child.stdout, child.stderr]) stream.setEncoding("utf8").on("data", output);
-    child.on("error", reject).on("close", (code, signal) => resolve(code ?? `signal ${signal}`));
+    const end = (signal) => { child.kill(signal); process.exit(130); }; // what ends us ends it
+    const signals = ["SIGINT", "SIGTERM"];
+    for (const signal of signals) process.on(signal, end);
+    child.on("error", reject).on("close", (code, signal) => {
+      for (const each of signals) process.off(each, end);
+      resolve(code ?? `signal ${signal}`);
+    });
   });
 }
 
@@ -122,7 +128,7 @@ export function debianRust() {
     name: "Debian", cargo, rustc, version: found, sysroot,
     env: {
       RUSTC: rustc, RUSTDOC: rustdoc, PATH: `/usr/bin${delimiter}${process.env.PATH}`,
-      [`${flags}_LINKER`]: lld, [`${flags}_RUSTFLAGS`]: `--sysroot ${sysroot}`,
+      [`${flags}_LINKER`]: lld, [`${flags}_RUSTFLAGS`]: `--sysroot ${sysroot}`, [`${flags}_RUSTDOCFLAGS`]: `--sysroot ${sysroot}`,
     },
     get ready() { return existsSync(join(sysroot, "complete")); },
   };

@@ -8,10 +8,16 @@ import { cacheDir, capture, chrome, chromedriver, debianOnly, debianRust, locked
 
 const WASM_PACK = "0.15.1";
 
+// What stands for all of Debian's packages on other Linuxes.
+const ELSEWHERE = {
+  dnf: "sudo dnf install -y gcc chromium chromedriver vulkan-loader mesa-vulkan-drivers",
+  pacman: "sudo pacman -S --needed gcc chromium vulkan-icd-loader vulkan-swrast",
+};
+
 // Debian packages: by ourselves where we are root, otherwise one command for the user. Never sudo.
 async function apt(why, ...packages) {
   const install = `apt-get install -y --no-install-recommends ${packages.join(" ")}`;
-  if (!which("apt-get")) stop(`${why}: ${packages.join(", ")} (Debian's names) are missing and there is no apt-get here; use this system's own package manager.`);
+  if (!which("apt-get")) stop(`${why}: Debian's ${packages.join(", ")} or their like are missing, and there is no apt-get here.`, ELSEWHERE[Object.keys(ELSEWHERE).find((name) => which(name))]);
   if (process.getuid() !== 0) stop(`${why}: ${packages.join(", ")} are missing, and installing them needs root.`, `sudo sh -c 'apt-get update && ${install}'`);
   const env = { DEBIAN_FRONTEND: "noninteractive" };
   const wait = ["-o", "DPkg::Lock::Timeout=300"];
@@ -25,16 +31,18 @@ async function apt(why, ...packages) {
   stop("apt-get could not install them; its own words are above.");
 }
 
+// The one command that helps, by system.
 const other = (mac, win, debian) => ({ darwin: mac, win32: win })[process.platform] ?? debian;
 
-async function rustForWeb() {
-  let pair = pathRust();
-  if (!pair && !debianOnly && process.platform !== "linux")
-    stop("Rust is not installed.", other("brew install rustup && rustup default stable", "winget install Rustlang.Rustup"));
+// The oldest compiler that Cargo.toml accepts.
+const least = readFileSync(join(root, "Cargo.toml"), "utf8").match(/^rust-version = "(.+)"/m)[1];
+const old = ({ version }) => version.localeCompare(least, undefined, { numeric: true }) < 0;
 
-  const least = readFileSync(join(root, "Cargo.toml"), "utf8").match(/^rust-version = "(.+)"/m)[1];
-  const older = (version) => version.localeCompare(least, undefined, { numeric: true }) < 0;
-  if (pair && older(pair.version) && !debianOnly) stop(`rustc ${pair.version} is older than the ${least} that this crate needs.`, which("rustup") ? "rustup update stable" : "apt-get install rustc-web cargo-web");
+async function rustForWeb() {
+  const pair = pathRust();
+  if (!pair && !which("apt-get"))
+    stop("Rust is not installed.", other("brew install rustup && rustup default stable", "winget install Rustlang.Rustup", "curl -sSf https://sh.rustup.rs | sh -s -- -y"));
+  if (pair && old(pair) && !debianOnly) stop(`rustc ${pair.version} is older than the ${least} that this crate needs.`, which("rustup") ? "rustup update stable" : "apt-get install rustc-web cargo-web");
 
   if (pair && !debianOnly) {
     if (pair.ready) return pair;
@@ -47,10 +55,11 @@ async function rustForWeb() {
 
 // Debian ships std for wasm32 as source: built once, kept in the cache, given to rustc as its sysroot.
 async function debianForWeb() {
-  const source = () => existsSync("/usr/lib/rustlib/src/rust/library/std") || existsSync("/usr/src/rustc");
-  if (!debianRust() || !source()) await apt("a Rust compiler that can build for the web", "rustc-web", "cargo-web", "rust-web-src", "lld-22");
-  const pair = debianRust() ?? stop("Debian's rustc and cargo are not in /usr/bin although they were installed.");
-  if (pair.ready) return pair;
+  if (debianRust()?.ready) return debianRust();
+  if (!debianRust() || old(debianRust()) || !existsSync("/usr/lib/rustlib/src/rust/library/std"))
+    await apt("a Rust compiler that can build for the web", "rustc-web", "cargo-web", "rust-web-src", "lld-22");
+  const pair = debianRust() ?? stop("Debian's rustc, cargo and lld-22 are not where they belong although they were installed.");
+  if (old(pair)) stop(`Debian's rustc ${pair.version} is older than the ${least} that this crate needs; install rustup.`);
 
   const work = join(cacheDir, "build-std"), release = join(work, "target", target, "release", "deps");
   const { env, cargo, sysroot } = pair;

@@ -61,8 +61,7 @@ export class Gpu {
     bind(this, raw);
     this.lost = device.lost.then(({ reason, message }) => ({ reason, message }));
     const { vendor, architecture, device: name, description } = info;
-    const isSoftware = info.isFallbackAdapter === true || /swiftshader|llvmpipe|lavapipe|warp/i.test(`${architecture} ${description}`);
-    this.info = { vendor, architecture, device: name, description, isSoftware };
+    this.info = { vendor, architecture, device: name, description, isSoftware: isSoftware(info) };
   }
 
   /**
@@ -91,7 +90,8 @@ export class Gpu {
     } catch (error) {
       throw new LoraError("no-adapter", `the adapter gives no device: ${String(error)}`);
     }
-    return new Gpu(await adopt(webgpu, device), device, device.adapterInfo ?? adapter.info);
+    const info = device.adapterInfo ?? adapter.info;
+    return new Gpu(await adopt(webgpu, device, isSoftware(info)), device, info);
   }
 
   /** Starts a recording of dispatches. */
@@ -123,6 +123,10 @@ export class Gpu {
 }
 disposable(Gpu.prototype);
 
+function isSoftware({ architecture, description, isFallbackAdapter }: Adapter["info"]): boolean {
+  return isFallbackAdapter === true || /swiftshader|llvmpipe|lavapipe|warp/i.test(`${architecture} ${description}`);
+}
+
 function findWebGpu(): WebGpu {
   const { navigator, isSecureContext } = globalThis as { navigator?: { gpu?: WebGpu }; isSecureContext?: boolean };
   if (navigator?.gpu) return navigator.gpu;
@@ -142,7 +146,7 @@ async function findAdapter(webgpu: WebGpu, options: object): Promise<Adapter> {
 }
 
 /** Hands a device to wgpu, which would request its own: for one synchronous call its question is answered with ours. */
-async function adopt(webgpu: WebGpu, device: Device): Promise<RawGpu> {
+async function adopt(webgpu: WebGpu, device: Device, software: boolean): Promise<RawGpu> {
   const answer = {
     limits: device.limits,
     features: device.features,
@@ -152,7 +156,7 @@ async function adopt(webgpu: WebGpu, device: Device): Promise<RawGpu> {
   Object.defineProperty(webgpu, "requestAdapter", { configurable: true, value: () => Promise.resolve(answer) });
   let pending: Promise<RawGpu>;
   try {
-    pending = RawGpu.adopt(true) as Promise<RawGpu>;
+    pending = RawGpu.adopt(true, software) as Promise<RawGpu>;
   } finally {
     delete (webgpu as Partial<WebGpu>).requestAdapter;
   }

@@ -12,6 +12,6 @@ mod web;
 
 pub use base::FrozenLinear;
 pub use error::{Error, Result};
-pub use gpu::{Gpu, GpuRequest, Memory, Recording, Stats, Submission, Tensor};
+pub use gpu::{Gpu, GpuRequest, Memory, Profile, Recording, Stats, Submission, Tensor};
 pub use lora::{Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight};
 pub use optim::{AdamW, Optimizer, OptimizerKind, Sgd};

@@ -43,12 +43,12 @@ fn main(
     }
     workgroupBarrier();
 
-    if index < TOKENS * RANKS {
-        let token = first_token + index / RANKS;
-        let rank = first_rank + index % RANKS;
+    for (var e = index; e < TOKENS * RANKS; e += LANES * TOKENS) {
+        let token = first_token + e / RANKS;
+        let rank = first_rank + e % RANKS;
         var total = 0.0;
         for (var lane = 0u; lane < LANES; lane++) {
-            total += partial[(index / RANKS * LANES + lane) * RANKS + index % RANKS];
+            total += partial[(e / RANKS * LANES + lane) * RANKS + e % RANKS];
         }
         if token < params.tokens && rank < params.rank {
             dh[token * params.rank + rank] = total;

@@ -19,6 +19,17 @@ pub struct GpuRequest {
     pub high_performance: bool,
     /// Ask for timestamp queries where the adapter has them (benchmarks).
     pub timestamps: bool,
+    /// Choose kernels for this kind of device instead of what the adapter says it is.
+    pub profile: Option<Profile>,
+}
+
+/// What kernels are chosen for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// A GPU: tiles in workgroup memory, large workgroups.
+    Hardware,
+    /// A CPU that emulates one: few barriers, small workgroups, work in registers.
+    Software,
 }
 
 /// Live GPU memory of one [`Gpu`].
@@ -66,6 +77,7 @@ pub(crate) struct Inner {
     pub scratch: RefCell<Option<Rc<Storage>>>,
     pub memory: Cell<Memory>,
     pub stats: Cell<Stats>,
+    profile: Profile,
     /// False when the device is the page's own, which we must not destroy.
     owned: bool,
     disposed: Cell<bool>,
@@ -110,10 +122,14 @@ impl Gpu {
             })
             .await
             .map_err(|e| Error::NoAdapter(e.to_string()))?;
-        Ok(Gpu::new(device, queue, owned))
+        let by_type = match adapter.get_info().device_type {
+            wgpu::DeviceType::Cpu => Profile::Software,
+            _ => Profile::Hardware,
+        };
+        Ok(Gpu::new(device, queue, request.profile.unwrap_or(by_type), owned))
     }
 
-    fn new(device: wgpu::Device, queue: wgpu::Queue, owned: bool) -> Gpu {
+    fn new(device: wgpu::Device, queue: wgpu::Queue, profile: Profile, owned: bool) -> Gpu {
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
         let lost = Arc::new(OnceLock::new());
         let slot = lost.clone();
@@ -136,6 +152,7 @@ impl Gpu {
             scratch: RefCell::default(),
             memory: Cell::default(),
             stats: Cell::default(),
+            profile,
             owned,
             disposed: Cell::new(false),
         }))
@@ -154,6 +171,11 @@ impl Gpu {
     /// Limits of the device.
     pub fn limits(&self) -> &wgpu::Limits {
         &self.0.limits
+    }
+
+    /// What kernels are chosen for.
+    pub fn profile(&self) -> Profile {
+        self.0.profile
     }
 
     /// Live buffers and bytes.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::device::Gpu;
+use super::device::{Gpu, Profile};
 use super::tensor::{ALIGN, Place};
 
 /// How a kernel uses a storage buffer.
@@ -23,10 +23,23 @@ pub struct Kernel {
     pub source: &'static str,
     /// Name and access of each storage buffer, in binding order.
     pub buffers: &'static [(&'static str, Access)],
-    /// Pipeline-overridable constants: workgroup sizes and tiles that the dispatch counts with.
-    pub constants: &'static [(&'static str, f64)],
+    /// Pipeline-overridable constants, workgroup sizes and tiles: name, value on hardware, value on a software adapter,
+    /// where compiling a workgroup that has a barrier costs about 3 ms for each of its invocations.
+    pub constants: &'static [(&'static str, u32, u32)],
     /// Size of the `Params` struct in bytes.
     pub params_size: usize,
+}
+
+impl Kernel {
+    /// The value of an overridable constant on this device.
+    pub(crate) fn constant(&self, gpu: &Gpu, name: &str) -> usize {
+        let found = self.constants.iter().find(|c| c.0 == name);
+        debug_assert!(found.is_some(), "{} has no constant {name}", self.name);
+        found.map_or(1, |&(_, hardware, software)| match gpu.profile() {
+            Profile::Hardware => hardware as usize,
+            Profile::Software => software as usize,
+        })
+    }
 }
 
 pub(crate) struct Pipeline {
@@ -50,7 +63,7 @@ impl Pipelines {
     pub fn compile(&mut self, gpu: &Gpu, kernel: &'static Kernel) -> &Pipeline {
         self.compiled.entry(kernel.name).or_insert_with(|| {
             gpu.count(|s| s.pipelines += 1);
-            compile(gpu.device(), kernel, self.replaced.get(kernel.name).map_or(kernel.source, String::as_str))
+            compile(gpu, kernel, self.replaced.get(kernel.name).map_or(kernel.source, String::as_str))
         })
     }
 
@@ -101,7 +114,7 @@ impl Pipelines {
     }
 }
 
-fn compile(device: &wgpu::Device, kernel: &'static Kernel, source: &str) -> Pipeline {
+fn compile(gpu: &Gpu, kernel: &'static Kernel, source: &str) -> Pipeline {
     let storage = |access| wgpu::BindingType::Buffer {
         ty: wgpu::BufferBindingType::Storage { read_only: access == Access::Read },
         has_dynamic_offset: false,
@@ -123,6 +136,8 @@ fn compile(device: &wgpu::Device, kernel: &'static Kernel, source: &str) -> Pipe
         })
         .collect();
     let label = Some(kernel.name);
+    let device = gpu.device();
+    let constants: Vec<_> = kernel.constants.iter().map(|c| (c.0, kernel.constant(gpu, c.0) as f64)).collect();
     let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label, entries: &entries });
     let module = device
         .create_shader_module(wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(source.into()) });
@@ -136,7 +151,7 @@ fn compile(device: &wgpu::Device, kernel: &'static Kernel, source: &str) -> Pipe
         layout: Some(&pipeline_layout),
         module: &module,
         entry_point: Some("main"),
-        compilation_options: wgpu::PipelineCompilationOptions { constants: kernel.constants, ..Default::default() },
+        compilation_options: wgpu::PipelineCompilationOptions { constants: &constants, ..Default::default() },
         cache: None,
     });
     Pipeline { layout, pipeline }

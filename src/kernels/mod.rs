@@ -16,6 +16,8 @@ pub static ALL: &[&Kernel] = &[
     &base::linear_f32_gemv::KERNEL,
     &base::linear_f32_t::KERNEL,
     &base::linear_f32_t_gemv::KERNEL,
+    &base::linear_f32_t_vec4::KERNEL,
+    &base::linear_f32_vec4::KERNEL,
     &lora::add_scaled::KERNEL,
     &lora::fused_b_add::KERNEL,
     &lora::grad_a::KERNEL,

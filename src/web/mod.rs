@@ -15,7 +15,7 @@ use wasm_bindgen_futures::future_to_promise;
 use crate::kernels::{lora, loss};
 use crate::{
     AdamW, Error, FrozenLinear, Gpu, GpuRequest, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Optimizer,
-    OptimizerKind, Recording, Sgd, Tensor,
+    OptimizerKind, Profile, Recording, Sgd, Tensor,
 };
 
 type Result<T> = std::result::Result<T, JsValue>;
@@ -67,8 +67,9 @@ pub struct RawGpu(Gpu);
 impl RawGpu {
     /// Wraps the device that `navigator.gpu.requestAdapter()` leads to, which is asked in this very turn, so that the
     /// TypeScript layer can answer with a device that it has. One that is not `owned` is never destroyed.
-    pub fn adopt(owned: bool) -> Promise {
-        let mut opening = Box::pin(Gpu::open(GpuRequest::default(), owned));
+    pub fn adopt(owned: bool, software: bool) -> Promise {
+        let profile = if software { Profile::Software } else { Profile::Hardware };
+        let mut opening = Box::pin(Gpu::open(GpuRequest { profile: Some(profile), ..Default::default() }, owned));
         // The first poll makes the call.
         let mut context = Context::from_waker(Waker::noop());
         let first = opening.as_mut().poll(&mut context);

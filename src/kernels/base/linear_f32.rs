@@ -2,9 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::linear_f32_gemv;
+use super::{linear_f32_gemv, linear_f32_vec4};
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+use crate::gpu::{Access, Kernel, Profile, Recording, Tensor, fold};
 
 const TILE: usize = 64;
 
@@ -38,6 +38,9 @@ pub fn record(rec: &Recording, weight: &Tensor, bias: Option<&Tensor>, x: &Tenso
     }
     if tokens == 1 {
         return linear_f32_gemv::record(rec, weight, bias, x, output);
+    }
+    if rec.gpu().profile() == Profile::Software && in_features.is_multiple_of(4) {
+        return linear_f32_vec4::record(rec, weight, bias, x, output);
     }
     let params = Params {
         tokens: tokens as u32,

@@ -10,7 +10,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "base/linear_f32_gemv",
     source: include_str!("../../../shaders/base/linear_f32_gemv.wgsl"),
     buffers: &[("weight", Access::Read), ("bias", Access::Read), ("x", Access::Read), ("output", Access::Write)],
-    constants: &[],
+    constants: &[("LANES", 64, 8)],
     params_size: size_of::<Params>(),
 };
 

@@ -2,9 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::linear_f32_t_gemv;
+use super::{linear_f32_t_gemv, linear_f32_t_vec4};
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+use crate::gpu::{Access, Kernel, Profile, Recording, Tensor, fold};
 
 const TILE: usize = 64;
 
@@ -34,6 +34,9 @@ pub fn record(rec: &Recording, weight: &Tensor, d_output: &Tensor, d_input: &Ten
     d_input.expect_shape("d_input", &[tokens, in_features])?;
     if tokens == 1 {
         return linear_f32_t_gemv::record(rec, weight, d_output, d_input);
+    }
+    if rec.gpu().profile() == Profile::Software && in_features.is_multiple_of(4) && out_features.is_multiple_of(4) {
+        return linear_f32_t_vec4::record(rec, weight, d_output, d_input);
     }
     let params = Params { tokens: tokens as u32, in_features: in_features as u32, out_features: out_features as u32 };
     rec.dispatch(

@@ -5,14 +5,12 @@ use bytemuck::{Pod, Zeroable};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
-const COLUMNS: usize = 32;
-
 /// `shaders/base/linear_f32_t_gemv.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "base/linear_f32_t_gemv",
     source: include_str!("../../../shaders/base/linear_f32_t_gemv.wgsl"),
     buffers: &[("weight", Access::Read), ("d_output", Access::Read), ("d_input", Access::Write)],
-    constants: &[("COLUMNS", COLUMNS as f64)],
+    constants: &[("COLUMNS", 32, 16), ("SLICES", 8, 1)],
     params_size: size_of::<Params>(),
 };
 
@@ -30,5 +28,10 @@ pub fn record(rec: &Recording, weight: &Tensor, d_output: &Tensor, d_input: &Ten
     d_output.expect_shape("d_output", &[1, out_features])?;
     d_input.expect_shape("d_input", &[1, in_features])?;
     let params = Params { in_features: in_features as u32, out_features: out_features as u32 };
-    rec.dispatch(&KERNEL, &[weight, d_output, d_input], params, workgroups(in_features, COLUMNS))
+    rec.dispatch(
+        &KERNEL,
+        &[weight, d_output, d_input],
+        params,
+        workgroups(in_features, KERNEL.constant(rec.gpu(), "COLUMNS")),
+    )
 }

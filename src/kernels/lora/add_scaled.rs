@@ -6,14 +6,12 @@ use super::finite;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
-const WORKGROUP: usize = 64;
-
 /// `shaders/lora/add_scaled.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/add_scaled",
     source: include_str!("../../../shaders/lora/add_scaled.wgsl"),
     buffers: &[("y", Access::Read), ("output", Access::Write)],
-    constants: &[("WORKGROUP", WORKGROUP as f64)],
+    constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -28,5 +26,5 @@ struct Params {
 pub fn record(rec: &Recording, y: &Tensor, output: &Tensor, scale: f32) -> Result<()> {
     output.expect_shape("output", y.shape())?;
     let params = Params { len: y.len() as u32, scale: finite("scale", scale)? };
-    rec.dispatch(&KERNEL, &[y, output], params, workgroups(y.len(), WORKGROUP))
+    rec.dispatch(&KERNEL, &[y, output], params, workgroups(y.len(), KERNEL.constant(rec.gpu(), "WORKGROUP")))
 }

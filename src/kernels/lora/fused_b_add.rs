@@ -6,7 +6,6 @@ use super::finite;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
-const COLUMNS: usize = 64;
 const TOKENS: usize = 4;
 
 /// `shaders/lora/fused_b_add.wgsl`
@@ -14,7 +13,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/fused_b_add",
     source: include_str!("../../../shaders/lora/fused_b_add.wgsl"),
     buffers: &[("b", Access::Read), ("h", Access::Read), ("output", Access::Write)],
-    constants: &[("COLUMNS", COLUMNS as f64)],
+    constants: &[("COLUMNS", 64, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -39,5 +38,10 @@ pub fn record(rec: &Recording, b: &Tensor, h: &Tensor, output: &Tensor, scale: f
         rank: rank as u32,
         scale: finite("scale", scale)?,
     };
-    rec.dispatch(&KERNEL, &[b, h, output], params, fold(out_features.div_ceil(COLUMNS) * tokens.div_ceil(TOKENS)))
+    rec.dispatch(
+        &KERNEL,
+        &[b, h, output],
+        params,
+        fold(out_features.div_ceil(KERNEL.constant(rec.gpu(), "COLUMNS")) * tokens.div_ceil(TOKENS)),
+    )
 }

@@ -6,7 +6,6 @@ use super::finite;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
-const COLUMNS: usize = 64;
 const RANKS: usize = 8;
 
 /// `shaders/lora/grad_a.wgsl`
@@ -14,7 +13,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_a",
     source: include_str!("../../../shaders/lora/grad_a.wgsl"),
     buffers: &[("dh", Access::Read), ("x", Access::Read), ("d_a", Access::Write)],
-    constants: &[("COLUMNS", COLUMNS as f64)],
+    constants: &[("COLUMNS", 64, 16), ("SLICES", 4, 1)],
     params_size: size_of::<Params>(),
 };
 
@@ -39,5 +38,10 @@ pub fn record(rec: &Recording, dh: &Tensor, x: &Tensor, d_a: &Tensor, scale: f32
         rank: rank as u32,
         scale: finite("scale", scale)?,
     };
-    rec.dispatch(&KERNEL, &[dh, x, d_a], params, fold(in_features.div_ceil(COLUMNS) * rank.div_ceil(RANKS)))
+    rec.dispatch(
+        &KERNEL,
+        &[dh, x, d_a],
+        params,
+        fold(in_features.div_ceil(KERNEL.constant(rec.gpu(), "COLUMNS")) * rank.div_ceil(RANKS)),
+    )
 }

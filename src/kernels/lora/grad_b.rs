@@ -6,7 +6,6 @@ use super::finite;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
-const COLUMNS: usize = 64;
 const RANKS: usize = 8;
 
 /// `shaders/lora/grad_b.wgsl`
@@ -14,7 +13,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_b",
     source: include_str!("../../../shaders/lora/grad_b.wgsl"),
     buffers: &[("d_output", Access::Read), ("h", Access::Read), ("d_b", Access::Write)],
-    constants: &[("COLUMNS", COLUMNS as f64)],
+    constants: &[("COLUMNS", 64, 16), ("SLICES", 4, 1)],
     params_size: size_of::<Params>(),
 };
 
@@ -39,5 +38,10 @@ pub fn record(rec: &Recording, d_output: &Tensor, h: &Tensor, d_b: &Tensor, scal
         rank: rank as u32,
         scale: finite("scale", scale)?,
     };
-    rec.dispatch(&KERNEL, &[d_output, h, d_b], params, fold(out_features.div_ceil(COLUMNS) * rank.div_ceil(RANKS)))
+    rec.dispatch(
+        &KERNEL,
+        &[d_output, h, d_b],
+        params,
+        fold(out_features.div_ceil(KERNEL.constant(rec.gpu(), "COLUMNS")) * rank.div_ceil(RANKS)),
+    )
 }

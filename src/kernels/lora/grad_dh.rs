@@ -6,8 +6,6 @@ use super::grad_dh_gemv;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
-const LANES: usize = 32;
-const TOKENS: usize = 8;
 const RANKS: usize = 8;
 
 /// `shaders/lora/grad_dh.wgsl`
@@ -15,7 +13,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_dh",
     source: include_str!("../../../shaders/lora/grad_dh.wgsl"),
     buffers: &[("b", Access::Read), ("d_output", Access::Read), ("dh", Access::Write)],
-    constants: &[("LANES", LANES as f64), ("TOKENS", TOKENS as f64)],
+    constants: &[("LANES", 32, 4), ("TOKENS", 8, 4)],
     params_size: size_of::<Params>(),
 };
 
@@ -37,5 +35,10 @@ pub fn record(rec: &Recording, b: &Tensor, d_output: &Tensor, dh: &Tensor) -> Re
         return grad_dh_gemv::record(rec, b, d_output, dh);
     }
     let params = Params { tokens: tokens as u32, out_features: out_features as u32, rank: rank as u32 };
-    rec.dispatch(&KERNEL, &[b, d_output, dh], params, fold(tokens.div_ceil(TOKENS) * rank.div_ceil(RANKS)))
+    rec.dispatch(
+        &KERNEL,
+        &[b, d_output, dh],
+        params,
+        fold(tokens.div_ceil(KERNEL.constant(rec.gpu(), "TOKENS")) * rank.div_ceil(RANKS)),
+    )
 }

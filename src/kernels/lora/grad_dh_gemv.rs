@@ -10,7 +10,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_dh_gemv",
     source: include_str!("../../../shaders/lora/grad_dh_gemv.wgsl"),
     buffers: &[("b", Access::Read), ("d_output", Access::Read), ("dh", Access::Write)],
-    constants: &[],
+    constants: &[("LANES", 256, 16)],
     params_size: size_of::<Params>(),
 };
 

@@ -6,7 +6,6 @@ use super::finite;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
-const COLUMNS: usize = 64;
 const TOKENS: usize = 4;
 
 /// `shaders/lora/input_grad.wgsl`
@@ -14,7 +13,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/input_grad",
     source: include_str!("../../../shaders/lora/input_grad.wgsl"),
     buffers: &[("a", Access::Read), ("dh", Access::Read), ("d_input", Access::Write)],
-    constants: &[("COLUMNS", COLUMNS as f64)],
+    constants: &[("COLUMNS", 64, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -39,5 +38,10 @@ pub fn record(rec: &Recording, a: &Tensor, dh: &Tensor, d_input: &Tensor, scale:
         rank: rank as u32,
         scale: finite("scale", scale)?,
     };
-    rec.dispatch(&KERNEL, &[a, dh, d_input], params, fold(in_features.div_ceil(COLUMNS) * tokens.div_ceil(TOKENS)))
+    rec.dispatch(
+        &KERNEL,
+        &[a, dh, d_input],
+        params,
+        fold(in_features.div_ceil(KERNEL.constant(rec.gpu(), "COLUMNS")) * tokens.div_ceil(TOKENS)),
+    )
 }

@@ -6,8 +6,6 @@ use super::project_a_gemv;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
-const LANES: usize = 32;
-const TOKENS: usize = 8;
 const RANKS: usize = 8;
 
 /// `shaders/lora/project_a.wgsl`
@@ -15,7 +13,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/project_a",
     source: include_str!("../../../shaders/lora/project_a.wgsl"),
     buffers: &[("a", Access::Read), ("x", Access::Read), ("h", Access::Write)],
-    constants: &[("LANES", LANES as f64), ("TOKENS", TOKENS as f64)],
+    constants: &[("LANES", 32, 4), ("TOKENS", 8, 4)],
     params_size: size_of::<Params>(),
 };
 
@@ -37,5 +35,10 @@ pub fn record(rec: &Recording, a: &Tensor, x: &Tensor, h: &Tensor) -> Result<()>
         return project_a_gemv::record(rec, a, x, h);
     }
     let params = Params { tokens: tokens as u32, in_features: in_features as u32, rank: rank as u32 };
-    rec.dispatch(&KERNEL, &[a, x, h], params, fold(tokens.div_ceil(TOKENS) * rank.div_ceil(RANKS)))
+    rec.dispatch(
+        &KERNEL,
+        &[a, x, h],
+        params,
+        fold(tokens.div_ceil(KERNEL.constant(rec.gpu(), "TOKENS")) * rank.div_ceil(RANKS)),
+    )
 }

@@ -10,7 +10,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/project_a_gemv",
     source: include_str!("../../../shaders/lora/project_a_gemv.wgsl"),
     buffers: &[("a", Access::Read), ("x", Access::Read), ("h", Access::Write)],
-    constants: &[],
+    constants: &[("LANES", 256, 16)],
     params_size: size_of::<Params>(),
 };
 

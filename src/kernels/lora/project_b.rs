@@ -5,7 +5,6 @@ use bytemuck::{Pod, Zeroable};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
-const COLUMNS: usize = 64;
 const TOKENS: usize = 4;
 
 /// `shaders/lora/project_b.wgsl`
@@ -13,7 +12,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/project_b",
     source: include_str!("../../../shaders/lora/project_b.wgsl"),
     buffers: &[("b", Access::Read), ("h", Access::Read), ("y", Access::Write)],
-    constants: &[("COLUMNS", COLUMNS as f64)],
+    constants: &[("COLUMNS", 64, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -32,5 +31,10 @@ pub fn record(rec: &Recording, b: &Tensor, h: &Tensor, y: &Tensor) -> Result<()>
     h.expect_shape("h", &[tokens, rank])?;
     y.expect_shape("y", &[tokens, out_features])?;
     let params = Params { tokens: tokens as u32, out_features: out_features as u32, rank: rank as u32 };
-    rec.dispatch(&KERNEL, &[b, h, y], params, fold(out_features.div_ceil(COLUMNS) * tokens.div_ceil(TOKENS)))
+    rec.dispatch(
+        &KERNEL,
+        &[b, h, y],
+        params,
+        fold(out_features.div_ceil(KERNEL.constant(rec.gpu(), "COLUMNS")) * tokens.div_ceil(TOKENS)),
+    )
 }

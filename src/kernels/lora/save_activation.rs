@@ -5,14 +5,12 @@ use bytemuck::{Pod, Zeroable};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
-const WORKGROUP: usize = 64;
-
 /// `shaders/lora/save_activation.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/save_activation",
     source: include_str!("../../../shaders/lora/save_activation.wgsl"),
     buffers: &[("src", Access::Read), ("dst", Access::Write)],
-    constants: &[("WORKGROUP", WORKGROUP as f64)],
+    constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -25,5 +23,10 @@ struct Params {
 /// Records `dst = src`, both of one shape.
 pub fn record(rec: &Recording, src: &Tensor, dst: &Tensor) -> Result<()> {
     dst.expect_shape("dst", src.shape())?;
-    rec.dispatch(&KERNEL, &[src, dst], Params { len: src.len() as u32 }, workgroups(src.len(), WORKGROUP))
+    rec.dispatch(
+        &KERNEL,
+        &[src, dst],
+        Params { len: src.len() as u32 },
+        workgroups(src.len(), KERNEL.constant(rec.gpu(), "WORKGROUP")),
+    )
 }

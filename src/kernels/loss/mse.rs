@@ -6,7 +6,8 @@ use super::sum;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor};
 
-const WORKGROUP: usize = 64;
+/// Elements that one invocation takes, unless there are more than the scratch tensor has sums for.
+const ELEMENTS: usize = 8;
 
 /// `shaders/loss/mse.wgsl`
 pub static KERNEL: Kernel = Kernel {
@@ -18,7 +19,7 @@ pub static KERNEL: Kernel = Kernel {
         ("d_output", Access::Write),
         ("partial_sums", Access::Write),
     ],
-    constants: &[("WORKGROUP", WORKGROUP as f64)],
+    constants: &[("WORKGROUP", 64, 8)],
     params_size: size_of::<Params>(),
 };
 
@@ -36,7 +37,7 @@ pub fn record(rec: &Recording, output: &Tensor, targets: &Tensor, d_output: &Ten
     d_output.expect_shape("d_output", output.shape())?;
     let len = output.len();
     let scratch = rec.gpu().scratch()?;
-    let groups = len.div_ceil(WORKGROUP).min(scratch.len());
+    let groups = len.div_ceil(ELEMENTS * KERNEL.constant(rec.gpu(), "WORKGROUP")).min(scratch.len());
     let params = Params { len: len as u32, inv_len: (1.0 / len as f64) as f32 };
     rec.all_or_nothing(|| {
         rec.dispatch(&KERNEL, &[output, targets, d_output, &scratch], params, [groups as u32, 1])?;

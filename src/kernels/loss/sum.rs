@@ -10,7 +10,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "loss/sum",
     source: include_str!("../../../shaders/loss/sum.wgsl"),
     buffers: &[("values", Access::Read), ("total", Access::Write)],
-    constants: &[],
+    constants: &[("WORKGROUP", 64, 8)],
     params_size: size_of::<Params>(),
 };
 

@@ -6,14 +6,12 @@ use super::{AdamW, STATE_LEN};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
-const WORKGROUP: usize = 64;
-
 /// `shaders/optim/adamw.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "optim/adamw",
     source: include_str!("../../../shaders/optim/adamw.wgsl"),
     buffers: &[("grad", Access::Read), ("state", Access::Read), ("param", Access::Write), ("moments", Access::Write)],
-    constants: &[("WORKGROUP", WORKGROUP as f64)],
+    constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -51,5 +49,10 @@ pub fn record(
         eps: options.eps as f32,
         weight_decay: options.weight_decay as f32,
     };
-    rec.dispatch(&KERNEL, &[grad, state, param, moments], params, workgroups(param.len(), WORKGROUP))
+    rec.dispatch(
+        &KERNEL,
+        &[grad, state, param, moments],
+        params,
+        workgroups(param.len(), KERNEL.constant(rec.gpu(), "WORKGROUP")),
+    )
 }

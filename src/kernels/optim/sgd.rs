@@ -6,14 +6,12 @@ use super::STATE_LEN;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
-const WORKGROUP: usize = 64;
-
 /// `shaders/optim/sgd.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "optim/sgd",
     source: include_str!("../../../shaders/optim/sgd.wgsl"),
     buffers: &[("grad", Access::Read), ("state", Access::Read), ("param", Access::Write)],
-    constants: &[("WORKGROUP", WORKGROUP as f64)],
+    constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -29,5 +27,10 @@ pub fn record(rec: &Recording, grad: &Tensor, state: &Tensor, param: &Tensor, we
     grad.expect_shape("grad", param.shape())?;
     state.expect_shape("state", &[STATE_LEN])?;
     let params = Params { len: param.len() as u32, weight_decay };
-    rec.dispatch(&KERNEL, &[grad, state, param], params, workgroups(param.len(), WORKGROUP))
+    rec.dispatch(
+        &KERNEL,
+        &[grad, state, param],
+        params,
+        workgroups(param.len(), KERNEL.constant(rec.gpu(), "WORKGROUP")),
+    )
 }

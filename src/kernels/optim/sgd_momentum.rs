@@ -6,14 +6,12 @@ use super::STATE_LEN;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
-const WORKGROUP: usize = 64;
-
 /// `shaders/optim/sgd_momentum.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "optim/sgd_momentum",
     source: include_str!("../../../shaders/optim/sgd_momentum.wgsl"),
     buffers: &[("grad", Access::Read), ("state", Access::Read), ("param", Access::Write), ("velocity", Access::Write)],
-    constants: &[("WORKGROUP", WORKGROUP as f64)],
+    constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -39,5 +37,10 @@ pub fn record(
     velocity.expect_shape("velocity", param.shape())?;
     state.expect_shape("state", &[STATE_LEN])?;
     let params = Params { len: param.len() as u32, weight_decay, momentum };
-    rec.dispatch(&KERNEL, &[grad, state, param, velocity], params, workgroups(param.len(), WORKGROUP))
+    rec.dispatch(
+        &KERNEL,
+        &[grad, state, param, velocity],
+        params,
+        workgroups(param.len(), KERNEL.constant(rec.gpu(), "WORKGROUP")),
+    )
 }

@@ -41,5 +41,10 @@ async function load(source?: WasmSource | Promise<Response>): Promise<void> {
   } catch (error) {
     throw new LoraError("wasm-load", `the wasm could not be started: ${String(error)}`);
   }
-  setUp((code: LoraErrorCode, message: string) => new LoraError(code, message));
+  setUp((code: LoraErrorCode, message: string) => new LoraError(code, camelCase(message)));
+}
+
+/** Rust's argument names as JavaScript's (`d_output` → `dOutput`); labels, in backticks, stay as they are. */
+function camelCase(message: string): string {
+  return message.replace(/`[^`]*`|(?<=[a-z])_([a-z])/g, (match, letter?: string) => letter?.toUpperCase() ?? match);
 }

@@ -6,12 +6,18 @@ mod error;
 mod gpu;
 pub mod kernels;
 mod lora;
+mod loss;
+mod nn;
 mod optim;
+mod train;
 #[cfg(target_arch = "wasm32")]
 mod web;
 
 pub use base::FrozenLinear;
 pub use error::{Error, Result};
-pub use gpu::{Gpu, GpuRequest, Memory, Profile, Recording, Stats, Submission, Tensor};
+pub use gpu::{DType, Gpu, GpuRequest, Memory, Profile, Recording, Stats, Submission, Tensor};
 pub use lora::{Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight};
-pub use optim::{AdamW, Optimizer, OptimizerKind, Sgd};
+pub use loss::Loss;
+pub use nn::{Activation, Norm};
+pub use optim::{AdamW, LOG_ROWS, Optimizer, OptimizerKind, OptimizerOptions, Schedule, Sgd};
+pub use train::{Batch, Module, Network, StepRecord, Targets, Trainer};

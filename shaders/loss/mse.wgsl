@@ -1,17 +1,16 @@
-// d_output = 2·(output − target)/len, and for each workgroup the sum of (output − target)²/len.
+// d_output = 2·(output − targets), and for each workgroup the sum of (output − targets)² and the number of elements.
 struct Params {
     len: u32,
-    inv_len: f32,
 }
 @group(0) @binding(0) var<storage, read> output: array<f32>; // [len]
 @group(0) @binding(1) var<storage, read> targets: array<f32>; // [len]
 @group(0) @binding(2) var<storage, read_write> d_output: array<f32>; // [len]
-@group(0) @binding(3) var<storage, read_write> partial_sums: array<f32>; // [workgroups]
+@group(0) @binding(3) var<storage, read_write> partial_sums: array<vec2f>; // [workgroups]
 @group(0) @binding(4) var<uniform> params: Params;
 
 override WORKGROUP: u32 = 64;
 
-var<workgroup> partial: array<f32, WORKGROUP>;
+var<workgroup> partial: array<vec2f, WORKGROUP>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(
@@ -19,20 +18,20 @@ fn main(
     @builtin(num_workgroups) groups: vec3u,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    var sum = 0.0;
+    var sum = vec2f();
     for (var i = group.x * WORKGROUP + lane; i < params.len; i += groups.x * WORKGROUP) {
         let difference = output[i] - targets[i];
-        d_output[i] = 2.0 * params.inv_len * difference;
-        sum += difference * difference;
+        d_output[i] = 2.0 * difference;
+        sum += vec2f(difference * difference, 1.0);
     }
     partial[lane] = sum;
     workgroupBarrier();
 
     if lane == 0 {
-        sum = 0.0;
+        sum = vec2f();
         for (var i = 0u; i < WORKGROUP; i++) {
             sum += partial[i];
         }
-        partial_sums[group.x] = sum * params.inv_len;
+        partial_sums[group.x] = sum;
     }
 }

@@ -1,6 +1,8 @@
 // p -= lr·(g + weight_decay·p), as torch.optim.SGD.
 struct Params {
     len: u32,
+    ratio_from: u32, // from here on the learning rate is lr_ratio times the state's
+    lr_ratio: f32,
     weight_decay: f32,
 }
 struct State {
@@ -8,6 +10,10 @@ struct State {
     lr: f32,
     inv_bias1: f32,
     inv_sqrt_bias2: f32,
+    grad_scale: f32,
+    skip: u32,
+    attempts: u32,
+    skipped: u32,
 }
 @group(0) @binding(0) var<storage, read> grad: array<f32>; // [len]
 @group(0) @binding(1) var<storage, read> state: State;
@@ -19,9 +25,11 @@ override WORKGROUP: u32 = 64;
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
     let i = id.x + id.y * groups.x * WORKGROUP;
-    if i >= params.len {
+    if i >= params.len || state.skip == 1 {
         return;
     }
+    let lr = state.lr * select(1.0, params.lr_ratio, i >= params.ratio_from);
+    let g = state.grad_scale * grad[i];
     let p = param[i];
-    param[i] = p - state.lr * (grad[i] + params.weight_decay * p);
+    param[i] = p - lr * (g + params.weight_decay * p);
 }

@@ -73,8 +73,8 @@ pub(crate) struct Inner {
     pub params: RefCell<Params>,
     /// Free read-back buffers, any size.
     pub staging: RefCell<Vec<wgpu::Buffer>>,
-    /// Partial sums of reductions, shared by all recordings: the GPU runs them in order.
-    pub scratch: RefCell<Option<Rc<Storage>>>,
+    /// Partial sums of reductions and one pair of totals, shared by all recordings: the GPU runs them in order.
+    pub scratch: RefCell<[Option<Rc<Storage>>; 2]>,
     pub memory: Cell<Memory>,
     pub stats: Cell<Stats>,
     profile: Profile,
@@ -252,13 +252,24 @@ impl Gpu {
         self.0.stats.set(stats);
     }
 
-    /// The shared scratch tensor `[SCRATCH_LEN]`.
+    /// The shared partial sums `[SCRATCH_LEN]`.
     pub(crate) fn scratch(&self) -> Result<Tensor> {
-        let mut slot = self.0.scratch.borrow_mut();
-        if slot.is_none() {
-            *slot = Some(Storage::new(self, "scratch", 4 * SCRATCH_LEN as u64)?);
-        }
-        Ok(Tensor::view(self, "scratch", &[SCRATCH_LEN], slot.as_ref().expect("filled above"), 0))
+        self.shared(0, "partial sums", SCRATCH_LEN)
+    }
+
+    /// The shared `totals [2]`.
+    pub(crate) fn scratch_totals(&self) -> Result<Tensor> {
+        self.shared(1, "totals", 2)
+    }
+
+    fn shared(&self, index: usize, label: &str, len: usize) -> Result<Tensor> {
+        let mut slots = self.0.scratch.borrow_mut();
+        let storage = match &slots[index] {
+            Some(storage) => storage.clone(),
+            None => Storage::new(self, label, 4 * len as u64)?,
+        };
+        slots[index] = Some(storage.clone());
+        Ok(Tensor::view(self, label, &[len], &storage, 0))
     }
 }
 

@@ -12,5 +12,5 @@ pub use pipeline::{Access, Kernel};
 pub(crate) use read::read;
 pub use recording::{Recording, Submission};
 pub(crate) use recording::{fold, workgroups};
-pub use tensor::Tensor;
-pub(crate) use tensor::show;
+pub use tensor::{DType, Tensor};
+pub(crate) use tensor::{check_length, show};

@@ -8,8 +8,10 @@ use super::tensor::{ALIGN, Place};
 /// How a kernel uses a storage buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// `var<storage, read>`
+    /// `var<storage, read>` of floats
     Read,
+    /// `var<storage, read>` of `i32`
+    ReadInt,
     /// `var<storage, read_write>`
     Write,
 }
@@ -116,7 +118,7 @@ impl Pipelines {
 
 fn compile(gpu: &Gpu, kernel: &'static Kernel, source: &str) -> Pipeline {
     let storage = |access| wgpu::BindingType::Buffer {
-        ty: wgpu::BufferBindingType::Storage { read_only: access == Access::Read },
+        ty: wgpu::BufferBindingType::Storage { read_only: access != Access::Write },
         has_dynamic_offset: false,
         min_binding_size: None,
     };

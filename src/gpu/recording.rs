@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use super::device::Gpu;
 use super::pipeline::{Access, Kernel};
-use super::tensor::{Place, Tensor};
+use super::tensor::{DType, Place, Tensor};
 use crate::error::{Error, Result};
 
 /// Dispatches to be run in order. It can be submitted again and again; tensors are looked up at each submit.
@@ -24,6 +24,24 @@ enum Op {
 /// Work that was submitted; as a future, whether the GPU accepted it. It runs whether or not this is awaited.
 #[must_use = "errors of the submitted work are reported only here"]
 pub struct Submission(Pin<Box<dyn Future<Output = Result<()>>>>);
+
+impl Submission {
+    /// Nothing was submitted.
+    pub(crate) fn failed(error: Error) -> Submission {
+        Submission(Box::pin(std::future::ready(Err(error))))
+    }
+
+    /// Several submits as one; the first error counts.
+    pub(crate) fn all(submissions: Vec<Submission>) -> Submission {
+        Submission(Box::pin(async move {
+            let mut outcome = Ok(());
+            for submission in submissions {
+                outcome = outcome.and(submission.await);
+            }
+            outcome
+        }))
+    }
+}
 
 impl Future for Submission {
     type Output = Result<()>;
@@ -81,7 +99,10 @@ impl Recording {
     ) -> Result<()> {
         debug_assert_eq!(tensors.len(), kernel.buffers.len(), "{}", kernel.name);
         debug_assert_eq!(size_of::<P>(), kernel.params_size, "{}", kernel.name);
-        tensors.iter().try_for_each(|tensor| self.check(tensor))?;
+        for (tensor, (_, access)) in tensors.iter().zip(kernel.buffers) {
+            self.check(tensor)?;
+            tensor.expect_dtype(if *access == Access::ReadInt { DType::I32 } else { DType::F32 })?;
+        }
         check_aliases(kernel, tensors)?;
         self.ops.borrow_mut().push(Op::Dispatch {
             kernel,
@@ -110,7 +131,7 @@ impl Recording {
     pub fn submit(&self) -> Submission {
         match self.encode() {
             Ok(outcome) => Submission(Box::pin(outcome)),
-            Err(error) => Submission(Box::pin(std::future::ready(Err(error)))),
+            Err(error) => Submission::failed(error),
         }
     }
 
@@ -187,7 +208,7 @@ fn check_aliases(kernel: &'static Kernel, tensors: &[&Tensor]) -> Result<()> {
             }
             let b = tensors[j].place()?;
             let overlap = a.offset < b.offset + tensors[j].bytes() && b.offset < a.offset + tensors[i].bytes();
-            if a.storage.id == b.storage.id && (*access == Access::Read || overlap) {
+            if a.storage.id == b.storage.id && (*access != Access::Write || overlap) {
                 return Err(Error::AliasedBuffer {
                     kernel: kernel.name,
                     read: kernel.buffers[j].0.into(),

@@ -1,6 +1,6 @@
 //! A tensor: a shape, a label and a range of a GPU buffer.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +12,24 @@ use crate::error::{Error, Result};
 /// Ranges inside an arena start at multiples of this many bytes (`minStorageBufferOffsetAlignment`'s default).
 pub(crate) const ALIGN: u64 = 256;
 
-/// A row-major `f32` tensor in GPU memory. Clones are the same tensor.
+/// What a tensor's elements are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DType {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// 32-bit signed integers: class labels, token ids.
+    I32,
+}
+
+/// A row-major tensor of 32-bit elements in GPU memory. Clones are the same tensor.
 #[derive(Clone)]
 pub struct Tensor(Rc<TensorInner>);
 
 struct TensorInner {
     gpu: Gpu,
     label: String,
+    dtype: DType,
     shape: Box<[usize]>,
     /// None once destroyed.
     place: RefCell<Option<Place>>,
@@ -37,6 +48,7 @@ pub(crate) struct Storage {
     pub id: u64,
     pub buffer: wgpu::Buffer,
     gpu: Weak<Inner>,
+    destroyed: Cell<bool>,
     /// What the GPU process said of its creation, if that failed.
     pub failure: Rc<RefCell<Option<Error>>>,
 }
@@ -76,12 +88,14 @@ impl Storage {
         gpu.0.memory.set(memory);
         gpu.count(|s| s.buffers_created += 1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Ok(Rc::new(Storage { id, buffer, gpu: Rc::downgrade(&gpu.0), failure }))
+        Ok(Rc::new(Storage { id, buffer, gpu: Rc::downgrade(&gpu.0), destroyed: Cell::new(false), failure }))
     }
-}
 
-impl Drop for Storage {
-    fn drop(&mut self) {
+    /// Frees the buffer, whoever still has a tensor in it. Idempotent.
+    fn destroy(&self) {
+        if self.destroyed.replace(true) {
+            return;
+        }
         self.buffer.destroy();
         if let Some(gpu) = self.gpu.upgrade() {
             let mut memory = gpu.memory.get();
@@ -90,6 +104,12 @@ impl Drop for Storage {
             gpu.memory.set(memory);
             gpu.pipelines.borrow_mut().forget(self.id);
         }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        self.destroy();
     }
 }
 
@@ -132,6 +152,20 @@ impl Tensor {
         Ok(tensor)
     }
 
+    /// A tensor of integers, zeros where there is no `data`.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_slice`].
+    pub fn integers(gpu: &Gpu, label: &str, shape: &[usize], data: Option<&[i32]>) -> Result<Tensor> {
+        let count = elements(label, shape)?;
+        let storage = Storage::new(gpu, label, 4 * count)?;
+        let tensor = Tensor::typed_view(gpu, label, DType::I32, shape, &storage, 0);
+        if let Some(data) = data {
+            tensor.write_integers(data)?;
+        }
+        Ok(tensor)
+    }
+
     /// Several tensors in one buffer of zeros, so that one dispatch updates them all.
     ///
     /// Returns the whole buffer as one tensor, padding included, and the parts at 256-byte boundaries.
@@ -157,10 +191,15 @@ impl Tensor {
     }
 
     pub(crate) fn view(gpu: &Gpu, label: &str, shape: &[usize], storage: &Rc<Storage>, offset: u64) -> Tensor {
+        Tensor::typed_view(gpu, label, DType::F32, shape, storage, offset)
+    }
+
+    fn typed_view(gpu: &Gpu, label: &str, dtype: DType, shape: &[usize], storage: &Rc<Storage>, offset: u64) -> Tensor {
         let place = Place { storage: storage.clone(), offset };
         Tensor(Rc::new(TensorInner {
             gpu: gpu.clone(),
             label: label.into(),
+            dtype,
             shape: shape.into(),
             place: RefCell::new(Some(place)),
         }))
@@ -174,6 +213,11 @@ impl Tensor {
     /// Its name in messages and GPU debuggers.
     pub fn label(&self) -> &str {
         &self.0.label
+    }
+
+    /// What its elements are.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype
     }
 
     /// Its dimensions.
@@ -194,7 +238,7 @@ impl Tensor {
 
     /// Whether [`Tensor::destroy`] was called.
     pub fn is_destroyed(&self) -> bool {
-        self.0.place.borrow().is_none()
+        self.0.place.borrow().as_ref().is_none_or(|place| place.storage.destroyed.get())
     }
 
     /// Frees the memory (of an arena with the last of its tensors). Idempotent; work already submitted still runs.
@@ -202,9 +246,17 @@ impl Tensor {
         self.0.place.take();
     }
 
+    /// Frees the whole buffer that it lies in, also for other tensors there.
+    pub(crate) fn destroy_storage(&self) {
+        if let Some(place) = self.0.place.take() {
+            place.storage.destroy();
+        }
+    }
+
     pub(crate) fn place(&self) -> Result<Place> {
         self.0.gpu.check_alive()?;
-        self.0.place.borrow().clone().ok_or_else(|| Error::Disposed(format!("tensor `{}`", self.0.label)))
+        let place = self.0.place.borrow().clone().filter(|place| !place.storage.destroyed.get());
+        place.ok_or_else(|| Error::Disposed(format!("tensor `{}`", self.0.label)))
     }
 
     /// Moves the tensor, all its clones with it, into another buffer; the caller has copied the data.
@@ -229,6 +281,14 @@ impl Tensor {
         Err(Error::shape(name, show(expected), format!("{} (tensor `{}`)", show(self.shape()), self.label())))
     }
 
+    pub(crate) fn expect_dtype(&self, expected: DType) -> Result<()> {
+        if self.dtype() == expected {
+            return Ok(());
+        }
+        let name = |dtype| if dtype == DType::F32 { "float32" } else { "int32" };
+        Err(Error::argument(self.label(), name(expected), name(self.dtype())))
+    }
+
     /// The two dimensions of a matrix.
     pub(crate) fn matrix(&self, name: &str) -> Result<[usize; 2]> {
         <[usize; 2]>::try_from(self.shape()).map_err(|_| {
@@ -241,20 +301,30 @@ impl Tensor {
     /// # Errors
     /// [`Error::Shape`] where the length differs, [`Error::Disposed`] after [`Tensor::destroy`].
     pub fn write(&self, data: &[f32]) -> Result<()> {
-        let (buffer, offset) = self.begin_write(data.len())?;
-        self.gpu().queue().write_buffer(&buffer, offset, bytemuck::cast_slice(data));
+        self.write_bytes(DType::F32, data.len(), bytemuck::cast_slice(data))
+    }
+
+    /// Overwrites all elements of a tensor of integers.
+    pub fn write_integers(&self, data: &[i32]) -> Result<()> {
+        self.write_bytes(DType::I32, data.len(), bytemuck::cast_slice(data))
+    }
+
+    fn write_bytes(&self, dtype: DType, len: usize, data: &[u8]) -> Result<()> {
+        let (buffer, offset) = self.begin_write(dtype, len)?;
+        self.gpu().queue().write_buffer(&buffer, offset, data);
         Ok(())
     }
 
     /// Checks and counts a write of all elements: where it goes.
-    pub(crate) fn begin_write(&self, len: usize) -> Result<(wgpu::Buffer, u64)> {
+    pub(crate) fn begin_write(&self, dtype: DType, len: usize) -> Result<(wgpu::Buffer, u64)> {
+        self.expect_dtype(dtype)?;
         check_length(self.label(), self.len() as u64, len)?;
         let place = self.place()?;
         self.gpu().count(|s| s.uploaded_bytes += self.bytes());
         Ok((place.storage.buffer.clone(), place.offset))
     }
 
-    /// Reads all elements, as they are after the work submitted so far.
+    /// Reads all elements, as they are after the work submitted so far; integers by their bits.
     pub fn read(&self) -> impl Future<Output = Result<Vec<f32>>> + use<> {
         read::read(self, |view| bytemuck::pod_collect_to_vec(view))
     }

@@ -6,6 +6,7 @@
 pub mod base;
 pub mod lora;
 pub mod loss;
+pub mod nn;
 pub mod optim;
 
 pub use crate::gpu::{Access, Kernel};
@@ -29,10 +30,18 @@ pub static ALL: &[&Kernel] = &[
     &lora::project_a_gemv::KERNEL,
     &lora::project_b::KERNEL,
     &lora::save_activation::KERNEL,
+    &loss::bce_with_logits::KERNEL,
+    &loss::cross_entropy::KERNEL,
+    &loss::mean::KERNEL,
     &loss::mse::KERNEL,
-    &loss::sum::KERNEL,
+    &loss::total::KERNEL,
+    &nn::activation::KERNEL,
+    &nn::activation_grad::KERNEL,
+    &nn::norm::KERNEL,
+    &nn::norm_grad::KERNEL,
     &optim::adamw::KERNEL,
     &optim::begin_step::KERNEL,
+    &optim::grad_norm::KERNEL,
     &optim::sgd::KERNEL,
     &optim::sgd_momentum::KERNEL,
 ];

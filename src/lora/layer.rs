@@ -152,8 +152,14 @@ impl LoraLinear {
         }
     }
 
+    /// What [`forward`](LoraLinear::forward) of this many tokens will return.
+    pub(crate) fn output(&self, tokens: usize) -> Result<Tensor> {
+        Ok(self.activations(tokens)?.0)
+    }
+
     /// `output`, `h` and `dh` for this many tokens.
     fn activations(&self, tokens: usize) -> Result<(Tensor, Tensor, Tensor)> {
+        self.weight.a.place()?;
         let mut slot = self.workspace.borrow_mut();
         if !slot.as_ref().is_some_and(|w| w.output.shape()[0] >= tokens) {
             let zeros = |label, columns| Tensor::zeros(&self.gpu, label, &[tokens, columns]);
@@ -174,6 +180,8 @@ impl LoraLinear {
         self.base.destroy();
         self.weight.destroy();
         self.grad.destroy();
-        self.workspace.take();
+        if let Some(Workspace { output, h, dh }) = self.workspace.take() {
+            [output, h, dh].iter().for_each(Tensor::destroy_storage);
+        }
     }
 }

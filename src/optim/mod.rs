@@ -1,13 +1,17 @@
 //! Optimisers over the adapters of any number of layers: one arena each of parameters, gradients and moments.
 
+mod schedule;
+
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::error::{Error, Result, show_number};
 use crate::gpu::{Gpu, Recording, Tensor};
 use crate::kernels::lora::save_activation;
 pub use crate::kernels::optim::AdamW;
-use crate::kernels::optim::{STATE_LEN, adamw, begin_step, sgd, sgd_momentum};
+use crate::kernels::optim::{LrRatio, STATE_LEN, adamw, begin_step, grad_norm, sgd, sgd_momentum};
 use crate::lora::LoraLinear;
+pub use schedule::Schedule;
 
 /// Hyper-parameters of SGD, as `torch.optim.SGD` names them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -27,18 +31,49 @@ pub enum OptimizerKind {
     AdamW(AdamW),
 }
 
-/// Updates the adapters of its layers. The step counter lives on the GPU.
+/// How an [`Optimizer`] updates.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OptimizerOptions {
+    /// The update rule.
+    pub kind: OptimizerKind,
+    /// The learning rate that the schedule starts from.
+    pub lr: f64,
+    /// How it changes.
+    pub schedule: Schedule,
+    /// Scale the gradients down to this norm where it is larger, as `clip_grad_norm_` does.
+    pub max_grad_norm: Option<f64>,
+    /// LoRA+ (Hayou et al. 2024): B learns this many times as fast as A.
+    pub lr_ratio_b: f64,
+}
+
+impl OptimizerOptions {
+    /// A constant learning rate, no clipping, one rate for A and B.
+    pub fn new(kind: OptimizerKind, lr: f64) -> OptimizerOptions {
+        OptimizerOptions { kind, lr, schedule: Schedule::Constant, max_grad_norm: None, lr_ratio_b: 1.0 }
+    }
+}
+
+/// Rows of the log of steps, a ring.
+pub const LOG_ROWS: usize = 1024;
+
+/// Updates the adapters of its layers. The step counter, the guard against what is not finite and the log of steps live
+/// on the GPU.
 pub struct Optimizer {
-    kind: OptimizerKind,
+    options: OptimizerOptions,
     param: Tensor,
     grad: Tensor,
+    /// First element of the B matrices in the arenas.
+    first_b: usize,
     /// AdamW: `[2, len]`; SGD with momentum: as `param`.
     moments: Option<Tensor>,
     state: Tensor,
     lr: Tensor,
     bias: Tensor,
+    log: Tensor,
+    /// `[2]`: sum of the loss and of what it counts since the last step. `[0, 1]` unless a trainer adds to it.
+    totals: Tensor,
     /// The layers hold weak copies: a layer has one optimiser at a time.
-    ownership: std::cell::RefCell<Option<Rc<()>>>,
+    ownership: RefCell<Option<Rc<()>>>,
 }
 
 impl Optimizer {
@@ -47,8 +82,8 @@ impl Optimizer {
     /// # Errors
     /// [`Error::InvalidArgument`] for a learning rate or hyper-parameter out of range, no layers, a layer given twice or
     /// owned by another live optimiser; [`Error::ForeignTensor`] for a layer of another [`Gpu`].
-    pub fn new(gpu: &Gpu, layers: &[&LoraLinear], kind: OptimizerKind, lr: f64) -> Result<Optimizer> {
-        check(kind, lr)?;
+    pub fn new(gpu: &Gpu, layers: &[&LoraLinear], options: OptimizerOptions) -> Result<Optimizer> {
+        check(&options)?;
         if layers.is_empty() {
             return Err(Error::argument("layers", "at least one layer", "none"));
         }
@@ -57,38 +92,41 @@ impl Optimizer {
                 return Err(Error::argument("layers", "layers that no other optimiser updates", layer.label()));
             }
         }
-        let shapes: Vec<Vec<usize>> =
-            layers.iter().flat_map(|l| l.trainable()).map(|(p, _)| p.shape().to_vec()).collect();
-        let labelled =
-            |label: &'static str| shapes.iter().map(move |shape| (label, shape.as_slice())).collect::<Vec<_>>();
+        // All A first, then all B, so that the two groups are two ranges.
+        let trainable: Vec<_> = (0..2).flat_map(|i| layers.iter().map(move |l| l.trainable()[i])).collect();
+        let labelled = |label| trainable.iter().map(|(p, _)| (label, p.shape())).collect::<Vec<_>>();
         let (param, params) = Tensor::arena(gpu, "parameters", &labelled("parameter"))?;
         let (grad, grads) = Tensor::arena(gpu, "gradients", &labelled("gradient"))?;
-        let moments = match kind {
+        let moments = match options.kind {
             OptimizerKind::AdamW(_) => Some(Tensor::zeros(gpu, "moments", &[2, param.len()])?),
             OptimizerKind::Sgd(Sgd { momentum, .. }) if momentum != 0.0 => {
                 Some(Tensor::zeros(gpu, "velocity", &[param.len()])?)
             }
             OptimizerKind::Sgd(_) => None,
         };
-        let rows = bias_table(kind);
+        let rows = bias_table(options.kind);
+        let lr = options.schedule.table(options.lr)?;
         let optimizer = Optimizer {
-            kind,
+            first_b: params[layers.len()].place()?.offset as usize / 4,
             moments,
             state: Tensor::zeros(gpu, "optimizer state", &[STATE_LEN])?,
-            lr: Tensor::from_slice(gpu, "learning rate", &[1], &[lr as f32])?,
+            lr: Tensor::from_slice(gpu, "learning rate", &[lr.len()], &lr)?,
             bias: Tensor::from_slice(gpu, "bias corrections", &[rows.len() / 2, 2], &rows)?,
+            log: Tensor::zeros(gpu, "log", &[LOG_ROWS, 4])?,
+            totals: Tensor::from_slice(gpu, "totals", &[2], &[0.0, 1.0])?,
+            options,
             param,
             grad,
-            ownership: std::cell::RefCell::new(Some(Rc::new(()))),
+            ownership: RefCell::new(Some(Rc::new(()))),
         };
         let rec = Recording::new(gpu);
-        for ((p, g), (to_p, to_g)) in layers.iter().flat_map(|l| l.trainable()).zip(params.iter().zip(&grads)) {
+        for ((p, g), (to_p, to_g)) in trainable.iter().zip(params.iter().zip(&grads)) {
             save_activation::record(&rec, p, to_p)?;
             save_activation::record(&rec, g, to_g)?;
         }
         // What could fail in this submit fails in the first step again, whose promise reports it.
         drop(rec.submit());
-        for ((p, g), (to_p, to_g)) in layers.iter().flat_map(|l| l.trainable()).zip(params.iter().zip(&grads)) {
+        for ((p, g), (to_p, to_g)) in trainable.iter().zip(params.iter().zip(&grads)) {
             p.rebase(to_p)?;
             g.rebase(to_g)?;
         }
@@ -98,22 +136,35 @@ impl Optimizer {
         Ok(optimizer)
     }
 
-    /// Records one update of all parameters from the gradients as they then are.
+    /// Records one update of all parameters from the gradients as they then are, divided by what [`Self::totals`]
+    /// counted. Gradients or a loss that are not finite leave the parameters as they are.
     pub fn step(&self, rec: &Recording) -> Result<()> {
+        let options = self.options;
+        let group = LrRatio { from: self.first_b, ratio: options.lr_ratio_b as f32 };
+        let partial_sums = rec.gpu().scratch()?;
         rec.all_or_nothing(|| {
-            begin_step::record(rec, &self.lr, &self.bias, &self.state)?;
-            match (self.kind, &self.moments) {
-                (OptimizerKind::AdamW(options), Some(moments)) => {
-                    adamw::record(rec, &self.grad, &self.state, &self.param, moments, &options)
+            let partials = grad_norm::record(rec, &self.grad, &partial_sums)?;
+            let inputs = begin_step::Inputs {
+                lr: &self.lr,
+                bias: &self.bias,
+                partial_sums: &partial_sums,
+                partials,
+                totals: &self.totals,
+                max_norm: options.max_grad_norm.unwrap_or(0.0) as f32,
+            };
+            begin_step::record(rec, inputs, &self.state, &self.log)?;
+            match (options.kind, &self.moments) {
+                (OptimizerKind::AdamW(adam), Some(moments)) => {
+                    adamw::record(rec, &self.grad, &self.state, &self.param, moments, &adam, group)
                 }
-                (OptimizerKind::Sgd(options), Some(velocity)) => {
-                    let (decay, momentum) = (options.weight_decay as f32, options.momentum as f32);
-                    sgd_momentum::record(rec, &self.grad, &self.state, &self.param, velocity, decay, momentum)
+                (OptimizerKind::Sgd(Sgd { momentum, weight_decay }), Some(velocity)) => {
+                    let (decay, momentum) = (weight_decay as f32, momentum as f32);
+                    sgd_momentum::record(rec, &self.grad, &self.state, &self.param, velocity, decay, momentum, group)
                 }
-                (OptimizerKind::Sgd(options), None) => {
-                    sgd::record(rec, &self.grad, &self.state, &self.param, options.weight_decay as f32)
+                (OptimizerKind::Sgd(sgd), None) => {
+                    sgd::record(rec, &self.grad, &self.state, &self.param, sgd.weight_decay as f32, group)
                 }
-                (OptimizerKind::AdamW(_), None) => unreachable!("made with moments"),
+                (OptimizerKind::AdamW(_), None) => Err(Error::Disposed("optimizer".into())),
             }
         })
     }
@@ -123,10 +174,10 @@ impl Optimizer {
         rec.zero(&self.grad)
     }
 
-    /// Sets the learning rate of the steps that are submitted from now on.
+    /// Sets a constant learning rate for the steps that are submitted from now on, in place of the schedule.
     pub fn set_lr(&self, lr: f64) -> Result<()> {
         check_lr(lr)?;
-        self.lr.write(&[lr as f32])
+        self.lr.write(&vec![lr as f32; self.lr.len()])
     }
 
     /// All gradients in their arena, padding included.
@@ -134,19 +185,36 @@ impl Optimizer {
         &self.grad
     }
 
+    /// All parameters in their arena, padding included.
+    pub(crate) fn parameters(&self) -> &Tensor {
+        &self.param
+    }
+
+    /// `[2]`: the sum of the loss since the last step and of what it counts, by which the step divides the gradients.
+    pub(crate) fn totals(&self) -> &Tensor {
+        &self.totals
+    }
+
+    /// What [`STATE_LEN`] says.
+    pub(crate) fn state(&self) -> &Tensor {
+        &self.state
+    }
+
+    /// The moments, where the rule has any.
+    pub(crate) fn moments(&self) -> Option<&Tensor> {
+        self.moments.as_ref()
+    }
+
+    /// `[LOG_ROWS, 4]`, a ring by attempt: loss, norm of the gradients before clipping, learning rate, 1 where skipped.
+    pub fn log(&self) -> &Tensor {
+        &self.log
+    }
+
     /// Frees the moments; the layers keep their adapters and may join another optimiser.
     pub fn destroy(&self) {
         self.ownership.take();
-        for tensor in [
-            Some(&self.param),
-            Some(&self.grad),
-            self.moments.as_ref(),
-            Some(&self.state),
-            Some(&self.lr),
-            Some(&self.bias),
-        ] {
-            tensor.into_iter().for_each(Tensor::destroy);
-        }
+        let all = [&self.param, &self.grad, &self.state, &self.lr, &self.bias, &self.log, &self.totals];
+        all.into_iter().chain(self.moments.as_ref()).for_each(Tensor::destroy);
     }
 }
 
@@ -158,8 +226,8 @@ fn check_lr(lr: f64) -> Result<()> {
     }
 }
 
-fn check(kind: OptimizerKind, lr: f64) -> Result<()> {
-    check_lr(lr)?;
+fn check(options: &OptimizerOptions) -> Result<()> {
+    check_lr(options.lr)?;
     let fraction = |name, value: f64| match (0.0..1.0).contains(&value) {
         true => Ok(()),
         false => Err(Error::argument(name, "a number in [0, 1)", show_number(value))),
@@ -168,7 +236,13 @@ fn check(kind: OptimizerKind, lr: f64) -> Result<()> {
         true => Ok(()),
         false => Err(Error::argument(name, "a finite number, at least 0", show_number(value))),
     };
-    match kind {
+    not_negative("lrRatioB", options.lr_ratio_b)?;
+    if let Some(norm) = options.max_grad_norm
+        && !(norm > 0.0 && (norm as f32).is_finite())
+    {
+        return Err(Error::argument("maxGradNorm", "a finite number above 0", show_number(norm)));
+    }
+    match options.kind {
         OptimizerKind::Sgd(options) => {
             fraction("momentum", options.momentum)?;
             not_negative("weightDecay", options.weight_decay)

@@ -8,14 +8,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use js_sys::{Float32Array, Function, Promise};
+use js_sys::{Float32Array, Function, Int32Array, Promise};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::future_to_promise;
 
-use crate::kernels::{lora, loss};
+use crate::kernels::lora;
 use crate::{
-    AdamW, Error, FrozenLinear, Gpu, GpuRequest, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Optimizer,
-    OptimizerKind, Profile, Recording, Sgd, Tensor,
+    AdamW, DType, Error, FrozenLinear, Gpu, GpuRequest, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Loss,
+    Optimizer, OptimizerKind, OptimizerOptions, Profile, Recording, Sgd, Tensor,
 };
 
 type Result<T> = std::result::Result<T, JsValue>;
@@ -56,7 +56,14 @@ extern "C" {
     /// A `GPUQueue`.
     type JsQueue;
     #[wasm_bindgen(method, js_name = writeBuffer)]
-    fn write_buffer(this: &JsQueue, buffer: &JsValue, offset: f64, data: &Float32Array);
+    fn write_buffer(this: &JsQueue, buffer: &JsValue, offset: f64, data: &JsArray);
+
+    /// A `Float32Array` or an `Int32Array`.
+    type JsArray;
+    #[wasm_bindgen(method, getter)]
+    fn length(this: &JsArray) -> u32;
+    #[wasm_bindgen(method)]
+    fn subarray(this: &JsArray, begin: u32, end: u32) -> JsArray;
 }
 
 /// A device.
@@ -120,8 +127,17 @@ pub struct RawTensor(Tensor);
 #[wasm_bindgen]
 impl RawTensor {
     #[wasm_bindgen(constructor)]
-    pub fn new(gpu: &RawGpu, label: &str, dimensions: &[u32]) -> Result<RawTensor> {
-        Ok(RawTensor(Tensor::zeros(&gpu.0, label, &shape(dimensions))?))
+    pub fn new(gpu: &RawGpu, label: &str, dimensions: &[u32], integers: bool) -> Result<RawTensor> {
+        let shape = shape(dimensions);
+        Ok(RawTensor(match integers {
+            true => Tensor::integers(&gpu.0, label, &shape, None)?,
+            false => Tensor::zeros(&gpu.0, label, &shape)?,
+        }))
+    }
+
+    #[wasm_bindgen(js_name = isInteger)]
+    pub fn is_integer(&self) -> bool {
+        self.0.dtype() == DType::I32
     }
 
     pub fn label(&self) -> String {
@@ -132,8 +148,11 @@ impl RawTensor {
         self.0.shape().iter().map(|&d| d as u32).collect()
     }
 
-    pub fn write(&self, data: &Float32Array) -> Result<()> {
-        let (buffer, offset) = self.0.begin_write(data.length() as usize)?;
+    /// `data` is a `Float32Array`, or an `Int32Array` for a tensor of integers.
+    pub fn write(&self, data: &JsValue) -> Result<()> {
+        let dtype = if data.is_instance_of::<Int32Array>() { DType::I32 } else { DType::F32 };
+        let data: &JsArray = data.unchecked_ref();
+        let (buffer, offset) = self.0.begin_write(dtype, data.length() as usize)?;
         let (Some(queue), Some(buffer)) = (self.0.gpu().queue().as_webgpu(), buffer.as_webgpu()) else {
             return Err(Error::Validation("this device is not a WebGPU one".into()).into());
         };
@@ -147,11 +166,16 @@ impl RawTensor {
         Ok(())
     }
 
+    /// A `Float32Array`, of a tensor of integers an `Int32Array`.
     pub fn read(&self) -> Promise {
-        promise(crate::gpu::read(&self.0, |view| {
+        let integers = self.is_integer();
+        promise(crate::gpu::read(&self.0, move |view| -> JsValue {
             let bytes = view.as_uint8array();
-            let length = bytes.length() / 4;
-            Float32Array::new_with_byte_offset_and_length(&bytes.buffer(), bytes.byte_offset(), length).slice(0, length)
+            let (buffer, offset, length) = (bytes.buffer(), bytes.byte_offset(), bytes.length() / 4);
+            match integers {
+                true => Int32Array::new_with_byte_offset_and_length(&buffer, offset, length).slice(0, length).into(),
+                false => Float32Array::new_with_byte_offset_and_length(&buffer, offset, length).slice(0, length).into(),
+            }
         }))
     }
 
@@ -366,7 +390,7 @@ impl RawLayers {
     fn optimizer(&self, gpu: &RawGpu, kind: OptimizerKind, lr: f64) -> Result<RawOptimizer> {
         let layers = self.0.borrow();
         let layers: Vec<&LoraLinear> = layers.iter().map(Rc::as_ref).collect();
-        Ok(RawOptimizer(Optimizer::new(&gpu.0, &layers, kind, lr)?))
+        Ok(RawOptimizer(Optimizer::new(&gpu.0, &layers, OptimizerOptions::new(kind, lr))?))
     }
 }
 
@@ -479,7 +503,42 @@ impl RawRecording {
         Ok(self.0.lora_backward(&weight.0, &d_output.0, &x.0, &h.0, &dh.0, &grad.0, Some(&d_input.0), scale)?)
     }
 
-    pub fn mse(&self, output: &RawTensor, targets: &RawTensor, d_output: &RawTensor, loss: &RawTensor) -> Result<()> {
-        Ok(loss::mse::record(&self.0, &output.0, &targets.0, &d_output.0, &loss.0)?)
+    pub fn mse(&self, output: &RawTensor, target: &RawTensor, d_output: &RawTensor, loss: &RawTensor) -> Result<()> {
+        self.loss(Loss::Mse, output, target, d_output, loss)
+    }
+
+    #[wasm_bindgen(js_name = bceWithLogits)]
+    pub fn bce_with_logits(
+        &self,
+        output: &RawTensor,
+        target: &RawTensor,
+        d_output: &RawTensor,
+        loss: &RawTensor,
+    ) -> Result<()> {
+        self.loss(Loss::BceWithLogits, output, target, d_output, loss)
+    }
+
+    #[wasm_bindgen(js_name = crossEntropy)]
+    pub fn cross_entropy(
+        &self,
+        output: &RawTensor,
+        target: &RawTensor,
+        d_output: &RawTensor,
+        loss: &RawTensor,
+        ignore_index: i32,
+        label_smoothing: f64,
+    ) -> Result<()> {
+        self.loss(Loss::CrossEntropy { ignore_index, label_smoothing }, output, target, d_output, loss)
+    }
+
+    fn loss(
+        &self,
+        kind: Loss,
+        output: &RawTensor,
+        target: &RawTensor,
+        d_output: &RawTensor,
+        loss: &RawTensor,
+    ) -> Result<()> {
+        Ok(kind.record(&self.0, &output.0, &target.0, &d_output.0, &loss.0)?)
     }
 }

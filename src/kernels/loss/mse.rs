@@ -1,13 +1,10 @@
-//! Mean squared error over all elements, with its gradient.
+//! Mean squared error.
 
 use bytemuck::{Pod, Zeroable};
 
-use super::sum;
+use super::{ELEMENTS, total};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor};
-
-/// Elements that one invocation takes, unless there are more than the scratch tensor has sums for.
-const ELEMENTS: usize = 8;
 
 /// `shaders/loss/mse.wgsl`
 pub static KERNEL: Kernel = Kernel {
@@ -27,20 +24,26 @@ pub static KERNEL: Kernel = Kernel {
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Params {
     len: u32,
-    inv_len: f32,
 }
 
-/// Records `loss = mean((output − targets)²)` and `d_output = 2·(output − targets)/len`, in two dispatches;
-/// `output`, `targets` and `d_output` of one shape, `loss [1]`.
-pub fn record(rec: &Recording, output: &Tensor, targets: &Tensor, d_output: &Tensor, loss: &Tensor) -> Result<()> {
+/// Records the sum over all elements of `(output − targets)²`, added to `totals [2]` with their number where
+/// `accumulate`, else in its place, and its gradient into `d_output`; `output`, `targets` and `d_output` of one shape.
+pub fn record(
+    rec: &Recording,
+    output: &Tensor,
+    targets: &Tensor,
+    d_output: &Tensor,
+    totals: &Tensor,
+    accumulate: bool,
+) -> Result<()> {
     targets.expect_shape("targets", output.shape())?;
     d_output.expect_shape("d_output", output.shape())?;
-    let len = output.len();
-    let scratch = rec.gpu().scratch()?;
-    let groups = len.div_ceil(ELEMENTS * KERNEL.constant(rec.gpu(), "WORKGROUP")).min(scratch.len());
-    let params = Params { len: len as u32, inv_len: (1.0 / len as f64) as f32 };
+    let partial_sums = rec.gpu().scratch()?;
+    let per_group = ELEMENTS * KERNEL.constant(rec.gpu(), "WORKGROUP");
+    let groups = output.len().div_ceil(per_group).min(partial_sums.len() / 2);
     rec.all_or_nothing(|| {
-        rec.dispatch(&KERNEL, &[output, targets, d_output, &scratch], params, [groups as u32, 1])?;
-        sum::record(rec, &scratch, groups, loss)
+        let params = Params { len: output.len() as u32 };
+        rec.dispatch(&KERNEL, &[output, targets, d_output, &partial_sums], params, [groups as u32, 1])?;
+        total::record(rec, &partial_sums, groups, totals, accumulate)
     })
 }

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{AdamW, STATE_LEN};
+use super::{AdamW, LrRatio, STATE_LEN};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
@@ -19,6 +19,8 @@ pub static KERNEL: Kernel = Kernel {
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Params {
     len: u32,
+    ratio_from: u32,
+    lr_ratio: f32,
     beta1: f32,
     beta2: f32,
     one_minus_beta1: f32,
@@ -28,7 +30,7 @@ struct Params {
 }
 
 /// Records one update of `param` and `moments` (`[2, len]`: m, v) by `grad`, with learning rate and bias corrections in
-/// `state [4]`.
+/// `state [8]`.
 pub fn record(
     rec: &Recording,
     grad: &Tensor,
@@ -36,12 +38,15 @@ pub fn record(
     param: &Tensor,
     moments: &Tensor,
     options: &AdamW,
+    group: LrRatio,
 ) -> Result<()> {
     grad.expect_shape("grad", param.shape())?;
     moments.expect_shape("moments", &[2, param.len()])?;
     state.expect_shape("state", &[STATE_LEN])?;
     let params = Params {
         len: param.len() as u32,
+        ratio_from: group.from as u32,
+        lr_ratio: group.ratio,
         beta1: options.beta1 as f32,
         beta2: options.beta2 as f32,
         one_minus_beta1: (1.0 - options.beta1) as f32,

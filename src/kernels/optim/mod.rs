@@ -2,11 +2,22 @@
 
 pub mod adamw;
 pub mod begin_step;
+pub mod grad_norm;
 pub mod sgd;
 pub mod sgd_momentum;
 
-/// Elements of an optimiser's `state` tensor: step (u32 bits), lr, 1/(1−β₁ᵗ), 1/√(1−β₂ᵗ).
-pub const STATE_LEN: usize = 4;
+/// Elements of an optimiser's `state` tensor: step (u32 bits), lr, 1/(1−β₁ᵗ), 1/√(1−β₂ᵗ), the factor of the gradients,
+/// whether this step is skipped, attempts and skipped steps (u32 bits).
+pub const STATE_LEN: usize = 8;
+
+/// A second group of parameters: those from element `from` on learn `ratio` times as fast.
+#[derive(Debug, Clone, Copy)]
+pub struct LrRatio {
+    /// First element of the group.
+    pub from: usize,
+    /// Factor of the learning rate.
+    pub ratio: f32,
+}
 
 /// Hyper-parameters of AdamW, as `torch.optim.AdamW` names them.
 #[derive(Debug, Clone, Copy, PartialEq)]

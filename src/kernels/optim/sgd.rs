@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::STATE_LEN;
+use super::{LrRatio, STATE_LEN};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
@@ -19,14 +19,23 @@ pub static KERNEL: Kernel = Kernel {
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Params {
     len: u32,
+    ratio_from: u32,
+    lr_ratio: f32,
     weight_decay: f32,
 }
 
-/// Records one update of `param` by `grad`, both of one shape, with the learning rate in `state [4]`.
-pub fn record(rec: &Recording, grad: &Tensor, state: &Tensor, param: &Tensor, weight_decay: f32) -> Result<()> {
+/// Records one update of `param` by `grad`, both of one shape, with the learning rate in `state [8]`.
+pub fn record(
+    rec: &Recording,
+    grad: &Tensor,
+    state: &Tensor,
+    param: &Tensor,
+    weight_decay: f32,
+    group: LrRatio,
+) -> Result<()> {
     grad.expect_shape("grad", param.shape())?;
     state.expect_shape("state", &[STATE_LEN])?;
-    let params = Params { len: param.len() as u32, weight_decay };
+    let params = Params { len: param.len() as u32, ratio_from: group.from as u32, lr_ratio: group.ratio, weight_decay };
     rec.dispatch(
         &KERNEL,
         &[grad, state, param],

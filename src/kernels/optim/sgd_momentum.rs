@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::STATE_LEN;
+use super::{LrRatio, STATE_LEN};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
@@ -19,11 +19,13 @@ pub static KERNEL: Kernel = Kernel {
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Params {
     len: u32,
+    ratio_from: u32,
+    lr_ratio: f32,
     weight_decay: f32,
     momentum: f32,
 }
 
-/// Records one update of `param` and `velocity` by `grad`, all of one shape, with the learning rate in `state [4]`.
+/// Records one update of `param` and `velocity` by `grad`, all of one shape, with the learning rate in `state [8]`.
 pub fn record(
     rec: &Recording,
     grad: &Tensor,
@@ -32,11 +34,18 @@ pub fn record(
     velocity: &Tensor,
     weight_decay: f32,
     momentum: f32,
+    group: LrRatio,
 ) -> Result<()> {
     grad.expect_shape("grad", param.shape())?;
     velocity.expect_shape("velocity", param.shape())?;
     state.expect_shape("state", &[STATE_LEN])?;
-    let params = Params { len: param.len() as u32, weight_decay, momentum };
+    let params = Params {
+        len: param.len() as u32,
+        ratio_from: group.from as u32,
+        lr_ratio: group.ratio,
+        weight_decay,
+        momentum,
+    };
     rec.dispatch(
         &KERNEL,
         &[grad, state, param, velocity],

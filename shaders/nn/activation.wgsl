@@ -1,0 +1,56 @@
+// output = f(x), f by kind: tanh, relu, gelu (with erf, as PyTorch's default), silu.
+struct Params {
+    len: u32,
+    kind: u32,
+}
+@group(0) @binding(0) var<storage, read> x: array<f32>; // [len]
+@group(0) @binding(1) var<storage, read_write> output: array<f32>; // [len]
+@group(0) @binding(2) var<uniform> params: Params;
+
+override WORKGROUP: u32 = 64;
+
+// From exp, since tanh of large arguments is NaN on some devices; near 0, where 1 − exp would cancel, the series.
+fn tanh_of(x: f32) -> f32 {
+    let e = exp(-2.0 * min(abs(x), 44.0));
+    let s = x * x;
+    let series = x * (1.0 - s * (1.0 / 3.0 - s * (2.0 / 15.0 - s * (17.0 / 315.0 - s * 62.0 / 2835.0))));
+    return select(sign(x) * (1.0 - e) / (1.0 + e), series, abs(x) < 0.25);
+}
+
+fn sigmoid(x: f32) -> f32 {
+    let e = exp(-min(abs(x), 88.0));
+    return select(e, 1.0, x >= 0.0) / (1.0 + e);
+}
+
+// erfc(|x|) by a Chebyshev fit with a relative error of 1.2e-7 (Press et al., Numerical Recipes, erfcc).
+fn normal_cdf(x: f32) -> f32 {
+    let z = min(abs(x) * 0.70710678, 9.0);
+    let t = 1.0 / (1.0 + 0.5 * z);
+    let p = -1.26551223 + t * (1.00002368 + t * (0.37409196 + t * (0.09678418 + t * (-0.18628806 + t * (0.27886807
+        + t * (-1.13520398 + t * (1.48851587 + t * (-0.82215223 + t * 0.17087277))))))));
+    let half_erfc = 0.5 * t * exp(-z * z + p);
+    return select(half_erfc, 1.0 - half_erfc, x >= 0.0);
+}
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
+    let i = id.x + id.y * groups.x * WORKGROUP;
+    if i >= params.len {
+        return;
+    }
+    let value = x[i];
+    switch params.kind {
+        case 0u: {
+            output[i] = tanh_of(value);
+        }
+        case 1u: {
+            output[i] = max(value, 0.0);
+        }
+        case 2u: {
+            output[i] = value * normal_cdf(value);
+        }
+        default: {
+            output[i] = value * sigmoid(value);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+// d_input = f′(x)·d_output, f by kind: tanh, relu (0 at 0), gelu (with erf), silu.
+struct Params {
+    len: u32,
+    kind: u32,
+}
+@group(0) @binding(0) var<storage, read> x: array<f32>; // [len]
+@group(0) @binding(1) var<storage, read> d_output: array<f32>; // [len]
+@group(0) @binding(2) var<storage, read_write> d_input: array<f32>; // [len]
+@group(0) @binding(3) var<uniform> params: Params;
+
+override WORKGROUP: u32 = 64;
+
+// From exp, since tanh of large arguments is NaN on some devices; near 0, where 1 − exp would cancel, the series.
+fn tanh_of(x: f32) -> f32 {
+    let e = exp(-2.0 * min(abs(x), 44.0));
+    let s = x * x;
+    let series = x * (1.0 - s * (1.0 / 3.0 - s * (2.0 / 15.0 - s * (17.0 / 315.0 - s * 62.0 / 2835.0))));
+    return select(sign(x) * (1.0 - e) / (1.0 + e), series, abs(x) < 0.25);
+}
+
+fn sigmoid(x: f32) -> f32 {
+    let e = exp(-min(abs(x), 88.0));
+    return select(e, 1.0, x >= 0.0) / (1.0 + e);
+}
+
+// erfc(|x|) by a Chebyshev fit with a relative error of 1.2e-7 (Press et al., Numerical Recipes, erfcc).
+fn normal_cdf(x: f32) -> f32 {
+    let z = min(abs(x) * 0.70710678, 9.0);
+    let t = 1.0 / (1.0 + 0.5 * z);
+    let p = -1.26551223 + t * (1.00002368 + t * (0.37409196 + t * (0.09678418 + t * (-0.18628806 + t * (0.27886807
+        + t * (-1.13520398 + t * (1.48851587 + t * (-0.82215223 + t * 0.17087277))))))));
+    let half_erfc = 0.5 * t * exp(-z * z + p);
+    return select(half_erfc, 1.0 - half_erfc, x >= 0.0);
+}
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
+    let i = id.x + id.y * groups.x * WORKGROUP;
+    if i >= params.len {
+        return;
+    }
+    let value = x[i];
+    var slope: f32;
+    switch params.kind {
+        case 0u: {
+            let y = tanh_of(value);
+            slope = (1.0 - y) * (1.0 + y);
+        }
+        case 1u: {
+            slope = select(0.0, 1.0, value > 0.0);
+        }
+        case 2u: {
+            let z = min(abs(value), 12.0);
+            slope = normal_cdf(value) + value * 0.39894228 * exp(-0.5 * z * z);
+        }
+        default: {
+            let y = sigmoid(value);
+            slope = y * (1.0 + value * (1.0 - y));
+        }
+    }
+    d_input[i] = slope * d_output[i];
+}

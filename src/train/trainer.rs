@@ -1,0 +1,284 @@
+//! The trainer: one recording for each number of tokens, submitted again for every step.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+
+use super::network::{Activations, Network};
+use crate::error::{Error, Result};
+use crate::gpu::{Gpu, Recording, Submission, Tensor};
+use crate::loss::Loss;
+use crate::optim::{LOG_ROWS, Optimizer, OptimizerOptions};
+
+/// Inputs and targets of one micro-batch.
+#[derive(Clone, Copy)]
+pub struct Batch<'a> {
+    /// `[tokens, in_features]`
+    pub x: &'a [f32],
+    /// What the loss compares with.
+    pub targets: Targets<'a>,
+}
+
+/// Targets of a loss.
+#[derive(Clone, Copy)]
+pub enum Targets<'a> {
+    /// `[tokens, out_features]`
+    Values(&'a [f32]),
+    /// `[tokens]`
+    Labels(&'a [i32]),
+}
+
+/// What one step did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepRecord {
+    /// Attempts before it, from 0.
+    pub attempt: u64,
+    /// Mean loss over all that the step counted.
+    pub loss: f32,
+    /// Norm of the gradients before clipping.
+    pub grad_norm: f32,
+    /// The learning rate that it used.
+    pub lr: f32,
+    /// Whether loss or gradients were not finite, so that nothing was updated.
+    pub skipped: bool,
+}
+
+/// Trains the adapters of a network.
+pub struct Trainer {
+    gpu: Gpu,
+    network: Network,
+    loss: Loss,
+    optimizer: Optimizer,
+    /// By tokens; the newest last.
+    plans: RefCell<Vec<Rc<Plan>>>,
+    attempts: Cell<u64>,
+}
+
+/// Tensors and recordings for one number of tokens.
+pub(crate) struct Plan {
+    tokens: usize,
+    /// `[tokens, in_features]`
+    pub x: Tensor,
+    /// `[tokens, out_features]`, or labels `[tokens]`
+    pub targets: Tensor,
+    activations: Activations,
+    /// Forward, loss and backward, adding to what is there.
+    micro_step: Recording,
+    /// The whole step of one micro-batch.
+    step: Recording,
+    /// Forward and loss, into zeroed totals.
+    evaluate: Recording,
+}
+
+/// Plans kept: shapes that come round are not recorded again.
+const MAX_PLANS: usize = 8;
+
+impl Trainer {
+    /// # Errors
+    /// As [`Optimizer::new`].
+    pub fn new(gpu: &Gpu, network: Network, loss: Loss, options: OptimizerOptions) -> Result<Trainer> {
+        let optimizer = Optimizer::new(gpu, &network.layers(), options)?;
+        Ok(Trainer { gpu: gpu.clone(), network, loss, optimizer, plans: RefCell::default(), attempts: Cell::new(0) })
+    }
+
+    /// The network.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The optimiser.
+    pub fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    /// Steps submitted so far, skipped ones included.
+    pub fn attempts(&self) -> u64 {
+        self.attempts.get()
+    }
+
+    /// Submits one step over the micro-batches as one mean over all that they count.
+    ///
+    /// # Errors
+    /// Through the future: [`Error::Shape`] where a length differs, before anything is submitted;
+    /// [`Error::InvalidArgument`] for a label out of range or no micro-batch.
+    pub fn step(&self, batches: &[Batch]) -> Submission {
+        let plans = match batches.iter().map(|batch| self.check(batch)).collect::<Result<Vec<_>>>() {
+            Ok(plans) if !plans.is_empty() => plans,
+            Ok(_) => return Submission::failed(Error::argument("batches", "at least one batch", "none")),
+            Err(error) => return Submission::failed(error),
+        };
+        let load = |plan: &Plan, batch: &Batch| plan.load(batch);
+        if let ([plan], [batch]) = (plans.as_slice(), batches) {
+            return match load(plan, batch) {
+                Ok(()) => self.submit_step(plan),
+                Err(error) => Submission::failed(error),
+            };
+        }
+        let mut submissions = vec![self.begin_window()];
+        for (plan, batch) in plans.iter().zip(batches) {
+            if let Err(error) = load(plan, batch) {
+                return Submission::failed(error);
+            }
+            submissions.push(plan.micro_step.submit());
+        }
+        submissions.push(self.end_window());
+        Submission::all(submissions)
+    }
+
+    /// Submits the whole step of a plan whose tensors are loaded.
+    pub(crate) fn submit_step(&self, plan: &Plan) -> Submission {
+        self.attempts.set(self.attempts.get() + 1);
+        plan.step.submit()
+    }
+
+    /// Submits zeros into gradients and totals, before the first micro-batch of a step.
+    pub(crate) fn begin_window(&self) -> Submission {
+        let rec = Recording::new(&self.gpu);
+        match self.zero(&rec) {
+            Ok(()) => rec.submit(),
+            Err(error) => Submission::failed(error),
+        }
+    }
+
+    /// Submits the update, after the last micro-batch of a step.
+    pub(crate) fn end_window(&self) -> Submission {
+        let rec = Recording::new(&self.gpu);
+        match self.optimizer.step(&rec) {
+            Ok(()) => {
+                self.attempts.set(self.attempts.get() + 1);
+                rec.submit()
+            }
+            Err(error) => Submission::failed(error),
+        }
+    }
+
+    fn zero(&self, rec: &Recording) -> Result<()> {
+        self.optimizer.zero_grad(rec)?;
+        rec.zero(self.optimizer.totals())
+    }
+
+    /// The mean loss of a batch with the adapter as it is, without an update.
+    pub fn evaluate(&self, batch: &Batch) -> impl Future<Output = Result<f32>> + use<> {
+        let started = self.check(batch).and_then(|plan| {
+            plan.load(batch)?;
+            Ok(self.evaluate_plan(&plan))
+        });
+        async move { started?.await }
+    }
+
+    pub(crate) fn evaluate_plan(&self, plan: &Plan) -> impl Future<Output = Result<f32>> + use<> {
+        let submitted = plan.evaluate.submit();
+        let totals = self.optimizer.totals().read();
+        async move {
+            submitted.await?;
+            let totals = totals.await?;
+            Ok(if totals[1] > 0.0 { totals[0] / totals[1] } else { 0.0 })
+        }
+    }
+
+    /// What the attempts from `from` on did, as far back as the log reaches.
+    pub fn records(&self, from: u64) -> impl Future<Output = Result<Vec<StepRecord>>> + use<> {
+        let (log, end) = (self.optimizer.log().read(), self.attempts.get());
+        async move {
+            let log = log.await?;
+            let start = from.max(end.saturating_sub(LOG_ROWS as u64));
+            let record = |attempt: u64| {
+                let row = &log[4 * (attempt as usize % LOG_ROWS)..];
+                StepRecord { attempt, loss: row[0], grad_norm: row[1], lr: row[2], skipped: row[3] != 0.0 }
+            };
+            Ok((start..end).map(record).collect())
+        }
+    }
+
+    fn check(&self, batch: &Batch) -> Result<Rc<Plan>> {
+        let width = self.network.in_features();
+        if batch.x.is_empty() || !batch.x.len().is_multiple_of(width) {
+            let expected = format!("rows of {width} elements, at least one");
+            return Err(Error::shape("x", expected, format!("{} elements", batch.x.len())));
+        }
+        let plan = self.plan(batch.x.len() / width)?;
+        let length = match batch.targets {
+            Targets::Values(values) => values.len(),
+            Targets::Labels(labels) => {
+                self.check_labels(labels)?;
+                labels.len()
+            }
+        };
+        crate::gpu::check_length("targets", plan.targets.len() as u64, length)?;
+        Ok(plan)
+    }
+
+    /// Labels are class indices or what the loss ignores.
+    pub(crate) fn check_labels(&self, labels: &[i32]) -> Result<()> {
+        let Loss::CrossEntropy { ignore_index, .. } = self.loss else {
+            return Err(Error::argument("targets", "floats, as this loss compares", "integers"));
+        };
+        let classes = self.network.out_features();
+        match labels.iter().find(|&&l| l != ignore_index && !(0..classes as i64).contains(&i64::from(l))) {
+            Some(label) => Err(Error::argument(
+                "targets",
+                &format!("labels from 0 to {} or {ignore_index}", classes - 1),
+                label.to_string(),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The plan for this many tokens, made on first use.
+    pub(crate) fn plan(&self, tokens: usize) -> Result<Rc<Plan>> {
+        let mut plans = self.plans.borrow_mut();
+        if let Some(i) = plans.iter().position(|plan| plan.tokens == tokens) {
+            let plan = plans.remove(i);
+            plans.push(plan.clone());
+            return Ok(plan);
+        }
+        let gpu = &self.gpu;
+        let x = Tensor::zeros(gpu, "x", &[tokens, self.network.in_features()])?;
+        let targets = match self.loss {
+            Loss::CrossEntropy { .. } => Tensor::integers(gpu, "targets", &[tokens], None)?,
+            Loss::Mse | Loss::BceWithLogits => Tensor::zeros(gpu, "targets", &[tokens, self.network.out_features()])?,
+        };
+        let activations = self.network.activations(gpu, &x)?;
+        let forward = |rec: &Recording| {
+            self.network.forward(rec, &activations)?;
+            let (output, d_output) = (activations.output(), activations.d_output()?);
+            self.loss.record_sum(rec, output, &targets, d_output, self.optimizer.totals(), true)
+        };
+        let [micro_step, step, evaluate] = [(); 3].map(|()| Recording::new(gpu));
+        forward(&micro_step)?;
+        self.network.backward(&micro_step, &activations)?;
+        self.zero(&step)?;
+        forward(&step)?;
+        self.network.backward(&step, &activations)?;
+        self.optimizer.step(&step)?;
+        evaluate.zero(self.optimizer.totals())?;
+        forward(&evaluate)?;
+        let plan = Rc::new(Plan { tokens, x, targets, activations, micro_step, step, evaluate });
+        if plans.len() >= MAX_PLANS {
+            plans.remove(0);
+        }
+        plans.push(plan.clone());
+        Ok(plan)
+    }
+
+    /// Frees the optimiser and the activations; the layers keep their adapters.
+    pub fn destroy(&self) {
+        self.plans.take();
+        self.optimizer.destroy();
+    }
+}
+
+impl Plan {
+    fn load(&self, batch: &Batch) -> Result<()> {
+        self.x.write(batch.x)?;
+        match batch.targets {
+            Targets::Values(values) => self.targets.write(values),
+            Targets::Labels(labels) => self.targets.write_integers(labels),
+        }
+    }
+
+    /// The network's output for what was loaded last.
+    pub fn output(&self) -> &Tensor {
+        self.activations.output()
+    }
+}

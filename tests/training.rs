@@ -1,0 +1,351 @@
+//! Losses, clipping, schedules, accumulation and whole training runs against PyTorch's and PEFT's numbers.
+
+mod common;
+mod reference;
+
+use std::rc::Rc;
+
+use common::files::{File, json, list};
+use common::{bits, gpu, refused, say};
+use lora_webgpu::{
+    Activation, AdamW, Batch, FrozenLinear, Gpu, LoraConfig, LoraLinear, Loss, Module, Network, OptimizerKind,
+    OptimizerOptions, Recording, Schedule, Sgd, Targets, Tensor, Trainer,
+};
+use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
+
+wasm_bindgen_test_configure!(run_in_browser);
+
+/// |got − expected| ≤ bound for each, and not all of them zero.
+#[track_caller]
+fn assert_within(what: &str, got: &[f32], expected: &[f32], bound: f64) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    let worst = got.iter().zip(expected).map(|(g, e)| (f64::from(*g) - f64::from(*e)).abs()).fold(0.0, f64::max);
+    let all_finite = got.iter().all(|g| g.is_finite());
+    assert!(all_finite && worst <= bound, "{what}: off by {worst:e}, bound {bound:e}");
+    let largest = expected.iter().map(|e| f64::from(e.abs())).fold(0.0, f64::max);
+    assert!(largest > bound, "{what}: zeros would pass the bound {bound:e}");
+}
+
+fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|v| v * v).sum::<f64>().sqrt()
+}
+
+/// Losses against PyTorch's mean reduction. In f32 a probability carries some ten roundings.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn golden_losses() {
+    let gpu = gpu().await;
+    let file = File::read("losses/losses.safetensors").await;
+    let shape = file.shape("logits").to_vec();
+    let upload = |name: &str| Tensor::from_slice(&gpu, name, &shape, file.tensor(name)).unwrap();
+    let logits = upload("logits");
+    let labels = Tensor::integers(&gpu, "targets", &shape[..1], Some(&file.labels("targets"))).unwrap();
+    let binary = upload("bce_targets");
+    let cross_entropy = |label_smoothing| Loss::CrossEntropy { ignore_index: -100, label_smoothing };
+    let cases = [
+        ("mse", Loss::Mse, &binary),
+        ("bce", Loss::BceWithLogits, &binary),
+        ("ce_0.0", cross_entropy(0.0), &labels),
+        ("ce_0.1", cross_entropy(0.1), &labels),
+    ];
+    for (name, loss, targets) in cases {
+        let d_output = Tensor::from_slice(&gpu, "d_output", &shape, &vec![f32::NAN; logits.len()]).unwrap();
+        let value = Tensor::zeros(&gpu, "loss", &[1]).unwrap();
+        let rec = Recording::new(&gpu);
+        loss.record(&rec, &logits, targets, &d_output, &value).unwrap();
+        rec.submit().await.unwrap();
+        let (golden, gradient) = (file.tensor(name), file.tensor(&format!("{name}_grad")));
+        assert_within(name, &value.read().await.unwrap(), golden, 2e-6 * f64::from(golden[0].abs()));
+        let largest = gradient.iter().map(|g| f64::from(g.abs())).fold(0.0, f64::max);
+        assert_within(&format!("{name} gradient"), &d_output.read().await.unwrap(), gradient, 2e-6 * largest);
+    }
+    say("golden losses/losses.safetensors: 8 tensors compared");
+}
+
+/// A layer over the given adapter.
+fn layer(
+    gpu: &Gpu,
+    name: &str,
+    weight: &[f32],
+    bias: Option<&[f32]>,
+    a: &[f32],
+    b: &[f32],
+    config: LoraConfig,
+) -> Rc<LoraLinear> {
+    let in_features = a.len() / config.rank;
+    let out_features = b.len() / config.rank;
+    let base = FrozenLinear::new(gpu, out_features, in_features, weight, bias).unwrap();
+    let layer = LoraLinear::new(gpu, Some(name), base, &config).unwrap();
+    layer.weight().a.write(a).unwrap();
+    layer.weight().b.write(b).unwrap();
+    Rc::new(layer)
+}
+
+/// Micro-batches of unequal label counts are one mean over all labels.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn golden_accumulation() {
+    let gpu = gpu().await;
+    let file = File::read("losses/accumulation.safetensors").await;
+    let rank = file.shape("A")[0];
+    let config = LoraConfig::new(rank, file.number("scaling") * rank as f64);
+    let linear = layer(&gpu, "fc", file.tensor("W"), None, file.tensor("A"), file.tensor("B"), config);
+    // SGD with a learning rate of 1 shows the gradient as the difference of the parameters.
+    let options = OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 1.0);
+    let loss = Loss::CrossEntropy { ignore_index: -100, label_smoothing: 0.0 };
+    let network = Network::new(vec![Module::Linear(linear.clone())]).unwrap();
+    let trainer = Trainer::new(&gpu, network, loss, options).unwrap();
+    let count = (0..).take_while(|i| file.has(&format!("x_{i}"))).count();
+    let labels: Vec<_> = (0..count).map(|i| file.labels(&format!("targets_{i}"))).collect();
+    let inputs: Vec<_> = (0..count).map(|i| file.tensor(&format!("x_{i}"))).collect();
+    let batches: Vec<_> =
+        inputs.iter().zip(&labels).map(|(x, labels)| Batch { x, targets: Targets::Labels(labels) }).collect();
+    trainer.step(&batches).await.unwrap();
+    let record = trainer.records(0).await.unwrap()[0];
+    assert_within("loss", &[record.loss], file.tensor("loss"), 2e-6 * f64::from(file.tensor("loss")[0]));
+    for (name, tensor) in [("A", &linear.weight().a), ("B", &linear.weight().b)] {
+        let after = tensor.read().await.unwrap();
+        let gradient: Vec<f32> = file.tensor(name).iter().zip(&after).map(|(old, new)| old - new).collect();
+        let golden = file.tensor(&format!("d{name}"));
+        let largest = golden.iter().chain(file.tensor(name)).map(|g| f64::from(g.abs())).fold(0.0, f64::max);
+        assert_within(&format!("d{name}"), &gradient, golden, 4e-7 * largest);
+    }
+    // One batch of them all is the same step, up to rounding.
+    let all_x: Vec<f32> = inputs.concat();
+    let all_labels: Vec<i32> = labels.concat();
+    linear.weight().a.write(file.tensor("A")).unwrap();
+    linear.weight().b.write(file.tensor("B")).unwrap();
+    trainer.step(&[Batch { x: &all_x, targets: Targets::Labels(&all_labels) }]).await.unwrap();
+    assert_within("one batch", &[trainer.records(1).await.unwrap()[0].loss], file.tensor("loss"), 5e-6);
+    say(&format!("golden losses/accumulation.safetensors: {count} micro-batches, 3 tensors compared"));
+}
+
+/// clip_grad_norm_ below, at and above the norm.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn golden_clipping() {
+    let gpu = gpu().await;
+    let file = File::read("optimizer/clip.safetensors").await;
+    let gradient = file.tensor("grad");
+    let mut compared = 0;
+    for (name, max_norm) in file.meta("max_norms").as_object().unwrap() {
+        let golden = file.tensor(&format!("clipped_{name}"));
+        let factor = if name == "small_norm" { 1e-6 } else { 1.0 };
+        let scaled: Vec<f32> = gradient.iter().map(|g| g * factor).collect();
+        let (a, b) = scaled.split_at(scaled.len() / 2);
+        let config = LoraConfig::new(1, 1.0);
+        let linear =
+            layer(&gpu, "fc", &vec![0.0; a.len() * b.len()], None, &vec![0.0; a.len()], &vec![0.0; b.len()], config);
+        let max_grad_norm = max_norm.as_f64();
+        let options =
+            OptimizerOptions { max_grad_norm, ..OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 1.0) };
+        let optimizer = lora_webgpu::Optimizer::new(&gpu, &[&linear], options).unwrap();
+        linear.grad().a.write(a).unwrap();
+        linear.grad().b.write(b).unwrap();
+        let rec = Recording::new(&gpu);
+        optimizer.step(&rec).unwrap();
+        rec.submit().await.unwrap();
+        let mut clipped = linear.weight().a.read().await.unwrap();
+        clipped.extend(linear.weight().b.read().await.unwrap());
+        let clipped: Vec<f32> = clipped.iter().map(|v| -v).collect();
+        let largest = golden.iter().map(|g| f64::from(g.abs())).fold(0.0, f64::max);
+        assert_within(&format!("clipped_{name}"), &clipped, golden, 5e-7 * largest);
+        let logged = optimizer.log().read().await.unwrap()[1];
+        let expected = file.number("norm") * f64::from(factor);
+        assert!((f64::from(logged) - expected).abs() <= 1e-6 * expected, "{name}: norm {logged} {expected}");
+        compared += 1;
+    }
+    say(&format!("golden optimizer/clip.safetensors: {compared} tensors compared"));
+    assert!(compared > 0);
+}
+
+/// AdamW with clipping, step by step.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn golden_adamw_with_clipping() {
+    let gpu = gpu().await;
+    let file = File::read("optimizer/adamw_clip.safetensors").await;
+    let hyper = file.meta("hyper");
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let kind = OptimizerKind::AdamW(AdamW {
+        beta1: number(&hyper["betas"][0]),
+        beta2: number(&hyper["betas"][1]),
+        eps: number(&hyper["eps"]),
+        weight_decay: number(&hyper["weight_decay"]),
+    });
+    let (p, q) = (file.tensor("p_0"), file.tensor("q_0"));
+    let linear = layer(&gpu, "fc", &vec![0.0; p.len() * q.len()], None, p, q, LoraConfig::new(1, 1.0));
+    let options = OptimizerOptions {
+        max_grad_norm: Some(file.number("clip")),
+        ..OptimizerOptions::new(kind, number(&hyper["lr"]))
+    };
+    let optimizer = lora_webgpu::Optimizer::new(&gpu, &[&linear], options).unwrap();
+    let rec = Recording::new(&gpu);
+    optimizer.step(&rec).unwrap();
+    let norms = file.meta("norms").as_array().unwrap();
+    for (i, norm) in norms.iter().enumerate() {
+        linear.grad().a.write(file.tensor(&format!("dp_{}", i + 1))).unwrap();
+        linear.grad().b.write(file.tensor(&format!("dq_{}", i + 1))).unwrap();
+        rec.submit().await.unwrap();
+        assert_within("p", &linear.weight().a.read().await.unwrap(), file.tensor(&format!("p_{}", i + 1)), 2e-6);
+        assert_within("q", &linear.weight().b.read().await.unwrap(), file.tensor(&format!("q_{}", i + 1)), 2e-6);
+        let logged = f64::from(optimizer.log().read().await.unwrap()[4 * i + 1]);
+        assert!((logged - number(norm)).abs() <= 1e-6 * number(norm), "norm {logged} {norm}");
+    }
+    say(&format!("golden optimizer/adamw_clip.safetensors: {} tensors compared", 2 * norms.len()));
+    assert!(!norms.is_empty());
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn golden_schedules() {
+    let file = json("optimizer/schedules.json").await;
+    let schedules = file["schedules"].as_object().unwrap();
+    for (name, rates) in schedules {
+        let part = |key: &str| name.split('_').find_map(|part| part.strip_prefix(key)).unwrap().parse().unwrap();
+        let (warmup, total) = (part("warmup"), part("total"));
+        let schedule = match name.split('_').next() {
+            Some("cosine") => Schedule::Cosine { warmup, total },
+            Some("linear") => Schedule::Linear { warmup, total },
+            other => panic!("{name}: {other:?} is not known"),
+        };
+        for (step, rate) in rates.as_array().unwrap().iter().enumerate() {
+            let (got, expected) = (file["base_lr"].as_f64().unwrap() * schedule.factor(step), rate.as_f64().unwrap());
+            assert!((got - expected).abs() <= 1e-14, "{name}, step {step}: {got} {expected}");
+        }
+    }
+    say(&format!("golden optimizer/schedules.json: {} schedules compared", schedules.len()));
+    assert!(!schedules.is_empty());
+}
+
+/// Whole runs of PEFT: 20 AdamW steps of fc2(tanh(fc1(x))), losses and end adapter.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn golden_peft_mlp() {
+    let gpu = gpu().await;
+    let mut variants = 0;
+    for path in list().await.iter().filter(|path| path.starts_with("peft_mlp/") && path.ends_with("/trace.safetensors"))
+    {
+        let folder = path.trim_end_matches("/trace.safetensors");
+        let config = json(&format!("{folder}/start/adapter_config.json")).await;
+        if config["use_dora"].as_bool() == Some(true) {
+            say(&format!("golden {path}: left out, DoRA has kernels of its own to come"));
+            continue;
+        }
+        let trace = File::read(path).await;
+        let start = File::read(&format!("{folder}/start/adapter_model.safetensors")).await;
+        let end = File::read(&format!("{folder}/end/adapter_model.safetensors")).await;
+        let key = |name: &str, matrix: &str| format!("base_model.model.{name}.lora_{matrix}.weight");
+        let linear = |name: &str| {
+            let pattern =
+                |of: &str, default: &serde_json::Value| config[of].get(name).unwrap_or(default).as_f64().unwrap();
+            let rank = pattern("rank_pattern", &config["r"]) as usize;
+            let use_rslora = config["use_rslora"].as_bool().unwrap();
+            let options =
+                LoraConfig { use_rslora, ..LoraConfig::new(rank, pattern("alpha_pattern", &config["lora_alpha"])) };
+            let base = |part: &str| trace.tensor(&format!("base.{name}.{part}"));
+            let adapter = |matrix| start.tensor(&key(name, matrix));
+            layer(&gpu, name, base("weight"), Some(base("bias")), adapter("A"), adapter("B"), options)
+        };
+        let layers = [linear("fc1"), linear("fc2")];
+        let modules = vec![
+            Module::Linear(layers[0].clone()),
+            Module::Activation(Activation::Tanh),
+            Module::Linear(layers[1].clone()),
+        ];
+        let adam = AdamW { weight_decay: trace.number("weight_decay"), ..AdamW::default() };
+        let options = OptimizerOptions::new(OptimizerKind::AdamW(adam), trace.number("lr"));
+        let trainer = Trainer::new(&gpu, Network::new(modules).unwrap(), Loss::Mse, options).unwrap();
+        let batch = Batch { x: trace.tensor("x"), targets: Targets::Values(trace.tensor("target")) };
+        let losses: Vec<f32> =
+            trace.meta("losses").as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap() as f32).collect();
+        let submits = gpu.stats().submits;
+        for _ in &losses {
+            trainer.step(&[batch]).await.unwrap();
+        }
+        assert_eq!(gpu.stats().submits - submits, losses.len() as u64, "one submit a step");
+        let got: Vec<f32> = trainer.records(0).await.unwrap().iter().map(|record| record.loss).collect();
+        assert_within(&format!("{folder} losses"), &got, &losses, 1e-5);
+        for (layer, name) in layers.iter().zip(["fc1", "fc2"]) {
+            for (matrix, tensor) in [("A", &layer.weight().a), ("B", &layer.weight().b)] {
+                let got = tensor.read().await.unwrap();
+                let (from, to) = (start.tensor(&key(name, matrix)), end.tensor(&key(name, matrix)));
+                let difference =
+                    |a: &[f32], b: &[f32]| norm(a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));
+                let (error, moved) = (difference(&got, to), difference(to, from));
+                assert!(error <= 1e-4 * moved, "{folder} {name} {matrix}: {error:e} of {moved:e}");
+            }
+        }
+        variants += 1;
+        say(&format!("golden {folder}: {} losses and 4 tensors compared", losses.len()));
+    }
+    assert!(variants > 0);
+}
+
+fn regression(gpu: &Gpu) -> (Rc<LoraLinear>, Trainer) {
+    let linear = layer(gpu, "fc", &[0.5; 12], None, &[0.25; 4], &[0.125; 3], LoraConfig::new(1, 1.0));
+    let network = Network::new(vec![Module::Linear(linear.clone())]).unwrap();
+    let options = OptimizerOptions::new(OptimizerKind::AdamW(AdamW::default()), 1e-2);
+    (linear, Trainer::new(gpu, network, Loss::Mse, options).unwrap())
+}
+
+/// What is not finite updates nothing, is counted and said, and the next step goes on.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn steps_that_are_not_finite_are_skipped() {
+    let gpu = gpu().await;
+    let (linear, trainer) = regression(&gpu);
+    let (good, targets) = ([0.5, -0.25, 1.0, 0.75], [1.0, 2.0, 3.0]);
+    let step = async |x: [f32; 4]| trainer.step(&[Batch { x: &x, targets: Targets::Values(&targets) }]).await.unwrap();
+    step(good).await;
+    let before = linear.weight().a.read().await.unwrap();
+    step([f32::NAN, 0.0, 0.0, 0.0]).await;
+    step([0.0, f32::INFINITY, 0.0, 0.0]).await;
+    assert_eq!(bits(&linear.weight().a.read().await.unwrap()), bits(&before));
+    step(good).await;
+    assert_ne!(bits(&linear.weight().a.read().await.unwrap()), bits(&before));
+    let records = trainer.records(0).await.unwrap();
+    assert_eq!(records.iter().map(|r| r.skipped).collect::<Vec<_>>(), [false, true, true, false]);
+
+    // The same two good steps without the bad ones between give the same bits.
+    let (other, trainer) = regression(&gpu);
+    for _ in 0..2 {
+        trainer.step(&[Batch { x: &good, targets: Targets::Values(&targets) }]).await.unwrap();
+    }
+    assert_eq!(bits(&linear.weight().a.read().await.unwrap()), bits(&other.weight().a.read().await.unwrap()));
+    assert_eq!(bits(&linear.weight().b.read().await.unwrap()), bits(&other.weight().b.read().await.unwrap()));
+}
+
+/// All labels ignored: loss 0 and no update, not NaN.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_batch_without_labels_updates_nothing() {
+    let gpu = gpu().await;
+    let linear = layer(&gpu, "fc", &[0.5; 12], None, &[0.25; 4], &[0.125; 3], LoraConfig::new(1, 1.0));
+    let loss = Loss::CrossEntropy { ignore_index: -100, label_smoothing: 0.1 };
+    let options = OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 0.1);
+    let trainer =
+        Trainer::new(&gpu, Network::new(vec![Module::Linear(linear.clone())]).unwrap(), loss, options).unwrap();
+    trainer.step(&[Batch { x: &[1.0; 8], targets: Targets::Labels(&[-100, -100]) }]).await.unwrap();
+    let record = trainer.records(0).await.unwrap()[0];
+    assert_eq!((record.loss, record.skipped), (0.0, false));
+    assert_eq!(linear.weight().a.read().await.unwrap(), [0.25; 4]);
+
+    let bad = trainer.step(&[Batch { x: &[1.0; 8], targets: Targets::Labels(&[0, 3]) }]).await;
+    refused("a label out of range", bad, "invalid-argument", &["targets", "0 to 2", "3"]);
+    let bad = trainer.step(&[Batch { x: &[1.0; 7], targets: Targets::Labels(&[0, 1]) }]).await;
+    refused("a ragged batch", bad, "shape", &["x", "4", "7"]);
+    refused("no batch", trainer.step(&[]).await, "invalid-argument", &["batches"]);
+    assert_eq!(trainer.attempts(), 1, "what is refused is no attempt");
+}
+
+/// A steady step makes nothing and uploads its inputs alone.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_thousand_steps_hold_no_more_memory_than_one() {
+    let gpu = gpu().await;
+    let (_, trainer) = regression(&gpu);
+    let (x, targets) = ([0.5; 8], [1.0; 6]);
+    let batch = Batch { x: &x, targets: Targets::Values(&targets) };
+    trainer.step(&[batch]).await.unwrap();
+    let (memory, before) = (gpu.memory(), gpu.stats());
+    for _ in 0..1000 {
+        trainer.step(&[batch]).await.unwrap();
+    }
+    let after = gpu.stats();
+    assert_eq!(gpu.memory(), memory);
+    assert_eq!(after.uploaded_bytes - before.uploaded_bytes, 1000 * 4 * (8 + 6));
+    let made = |s: lora_webgpu::Stats| (s.buffers_created, s.bind_groups, s.pipelines);
+    assert_eq!(made(after), made(before));
+}

@@ -1,7 +1,7 @@
 // The page: settings in, numbers and pictures out. The experiment itself is in session.js.
 //
 // For tests and the curious: `<html data-state>` is loading, ready, training, paused, lost or missing, and
-// `loraDemo.snapshot()` gives the settings, the numbers shown, ΔW* and what is shown as learnt.
+// `loraDemo.snapshot()` gives the settings, ΔW*, and what was measured last, all of it after the same step.
 import { Gpu, LoraError } from "lora-webgpu";
 import { Chart, format } from "./charts.js";
 import { adapterFile, download } from "./download.js";
@@ -25,6 +25,8 @@ const charts = {
 
 // ── State, messages ──
 
+const state = () => document.documentElement.dataset.state;
+
 function setState(state, message) {
   document.documentElement.dataset.state = state;
   training = state === "training";
@@ -44,10 +46,9 @@ function complain(message, { restart = false } = {}) {
 }
 
 function report(error) {
-  if (document.documentElement.dataset.state === "lost") return; // its message is there already
+  if (state() === "lost") return; // its message is there already
   if (!(error instanceof LoraError)) console.error(error);
-  complain(error instanceof LoraError ? error.message : text.unexpected(error));
-  if (session) setState("paused", "");
+  complain(error instanceof LoraError ? error.message : text.unexpected(error), { restart: !session });
 }
 
 // What the user asks for happens in turn, so that nothing is rebuilt under a running step.
@@ -56,10 +57,14 @@ const inTurn = (work) => (turn = turn.then(work).catch(report));
 
 // ── Training ──
 
-function start() {
-  if (training || !session || !enabled) return;
+async function start() {
+  await loop;
+  if (training || !enabled || !["ready", "paused"].includes(state())) return;
   setState("training", text.training);
-  loop = run(session).catch(report);
+  loop = run(session).catch((error) => {
+    if (state() === "training") setState("paused", "");
+    report(error);
+  });
 }
 
 /** Ends the loop after the round that is under way. */
@@ -67,7 +72,7 @@ async function stop() {
   if (!training) return;
   training = false;
   await loop;
-  if (document.documentElement.dataset.state === "training") setState("paused", "");
+  if (state() === "training") setState("paused", "");
 }
 
 async function run(session) {
@@ -111,10 +116,8 @@ async function show(session) {
 
 const shownLoss = () => (enabled ? now.lossOn : now.lossOff);
 
-/** A new layer for the settings in the form; the old one stays where they are not acceptable. */
+/** A new layer for the settings in the form; where they are not acceptable, the old one stays and trains on. */
 async function rebuild() {
-  const again = training || resume;
-  await stop();
   const next = new Session(gpu, readSettings());
   let measured;
   try {
@@ -123,9 +126,10 @@ async function rebuild() {
     next.dispose();
     throw error;
   }
+  const again = training || resume;
+  await stop();
   session?.dispose();
   [session, now] = [next, measured];
-  resume = false;
   speed = NaN;
   charts.loss.clear();
   charts.grad.clear();
@@ -137,7 +141,8 @@ async function rebuild() {
   $("too-small").textContent = rank < targetRank ? text.tooSmall(rank, targetRank, session.floor) : "";
   draw();
   setState("ready", text.ready);
-  if (again) enabled ? start() : (resume = true);
+  if (again && enabled) await start();
+  resume = again && !enabled;
 }
 
 function readSettings() {
@@ -224,7 +229,7 @@ $("enabled").onchange = () => inTurn(async () => {
   enabled = $("enabled").checked;
   await show(session);
   setState(session.step ? "paused" : "ready", enabled ? text.on(shownLoss()) : text.off(shownLoss()));
-  if (enabled && resume) start();
+  if (enabled && resume) await start();
   if (enabled) resume = false;
 });
 
@@ -257,7 +262,7 @@ $("settings").onchange = ({ target }) => {
 };
 
 $("dismiss").onclick = () => { $("problem").hidden = true; };
-$("restart").onclick = () => inTurn(boot);
+$("restart").onclick = () => inTurn(async () => { await boot(); $("train").focus(); });
 
 matchMedia("(prefers-color-scheme: dark)").onchange = () => { table = painted = undefined; draw(); };
 
@@ -266,9 +271,12 @@ matchMedia("(prefers-color-scheme: dark)").onchange = () => { table = painted = 
 async function boot() {
   setState("loading", text.loading);
   $("problem").hidden = true;
+  const old = { session, gpu };
   session = undefined;
   try {
     gpu = await Gpu.request();
+    old.session?.dispose();
+    old.gpu?.dispose();
   } catch (error) {
     if (!text.missing[error.code]) throw error;
     $("missing-text").textContent = text.missing[error.code];
@@ -294,7 +302,7 @@ async function watch(own) {
 
 globalThis.loraDemo = {
   snapshot: () => ({
-    settings: session.settings, step: session.step, enabled, loss: shownLoss(), lossOff: now.lossOff,
+    settings: session.settings, step: now.step, enabled, loss: shownLoss(), lossOff: now.lossOff,
     distance: now.distance, target: session.problem.delta, learnt: shownDelta(), scaling: session.layer.scaling, info: gpu.info,
   }),
 };

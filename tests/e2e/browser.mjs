@@ -17,7 +17,7 @@ export function launch() {
 }
 
 /**
- * Runs `body(page, errors)` on a page of its own. Whatever the page logs as an error or warning, throws, or asks of another
+ * Runs `body(page, errors)` on a page of its own, at `url`. Whatever the page logs as an error or warning, throws, or asks of another
  * host lands in `errors`, which must be empty in the end.
  */
 export async function onPage(browser, url, { init, viewport = { width: 1600, height: 900 }, ...context } = {}, body) {
@@ -27,7 +27,7 @@ export async function onPage(browser, url, { init, viewport = { width: 1600, hei
   const errors = [];
   page.on("console", (message) => { if (["error", "warning"].includes(message.type())) errors.push(message.text()); });
   page.on("pageerror", (error) => errors.push(String(error)));
-  page.on("request", (request) => { if (!/^(data|blob):/.test(request.url()) && !request.url().startsWith(url)) errors.push(`request to ${request.url()}`); });
+  page.on("request", (request) => { if (!/^(data|blob):/.test(request.url()) && !request.url().startsWith(new URL("/", url).href)) errors.push(`request to ${request.url()}`); });
   page.on("requestfailed", (request) => errors.push(`failed: ${request.url()}`));
   page.on("response", (response) => { if (response.status() >= 400) errors.push(`${response.status()}: ${response.url()}`); });
   try {

@@ -45,7 +45,7 @@ async function screenshots(page) {
   mkdirSync(folder, { recursive: true });
   await page.mouse.move(0, 0);
   await page.evaluate(() => document.activeElement.blur());
-  for (const [device, width, height] of [["desktop", 1600, 900], ["phone", 360, 740]]) {
+  for (const [device, width, height] of [["desktop", 1600, 800], ["phone", 360, 740]]) {
     for (const colorScheme of ["light", "dark"]) {
       await page.setViewportSize({ width, height });
       await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
@@ -192,6 +192,15 @@ demo("a bad setting is explained, and the layer before it stays", {}, async (pag
   assert.match(await page.textContent("#problem-text"), /alpha: expected a finite number, got NaN/);
   await page.click("#step");
   await until(page, "step === 1");
+  await page.click("#train");
+  await until(page, "step > 2");
+  await page.fill("[name=alpha]", "");
+  await page.press("[name=seed]", "ArrowUp"); // while it trains
+  const { step, settings } = await snapshot(page);
+  await until(page, `step > ${step}`);
+  assert.equal(settings.seed, 1);
+  await page.click("#train");
+  await state(page, "paused");
   await page.fill("[name=alpha]", "8");
   await page.press("[name=alpha]", "Enter");
   await until(page, "step === 0");

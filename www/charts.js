@@ -11,7 +11,7 @@ export function format(value, digits = 3) {
   const size = Math.abs(value);
   if (size >= 0.001 && size < 1e5) return value.toLocaleString("en", { maximumSignificantDigits: digits });
   const exponent = Math.floor(Math.log10(size));
-  return `${(value / 10 ** exponent).toFixed(digits - 2)} × ${power(exponent)}`;
+  return `${(value / 10 ** exponent).toFixed(digits - 2)}\u00a0×\u00a0${power(exponent)}`;
 }
 
 const MOST_POINTS = 3000;

@@ -1,6 +1,6 @@
 // What the scripts share: paths, running commands, finding tools. Node built-ins only.
 import { spawn, spawnSync } from "node:child_process";
-import { accessSync, constants, existsSync, readFileSync, realpathSync } from "node:fs";
+import { accessSync, constants, existsSync, readFileSync, readdirSync, realpathSync } from "node:fs";
 import { homedir } from "node:os";
 import { delimiter, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -150,9 +150,14 @@ export const chrome = () => process.env.CHROME || which("chromium", "google-chro
 export const chromedriver = () => process.env.CHROMEDRIVER || which("chromedriver");
 
 // A Vulkan driver in software, so that native tests run alike on machines with and without a GPU (Linux only:
-// elsewhere wgpu uses Metal or DirectX). Chromium's own SwiftShader first: the one that the browser tests use.
+// elsewhere wgpu uses Metal or DirectX). Mesa's lavapipe runs the kernel tests four times as fast as SwiftShader,
+// which the browser tests use anyway; Chromium's SwiftShader where there is no Mesa.
+export function lavapipe() {
+  const folder = "/usr/share/vulkan/icd.d";
+  const name = existsSync(folder) && readdirSync(folder).find((each) => each.startsWith("lvp_icd"));
+  return name ? join(folder, name) : undefined;
+}
 export function softwareVulkan() {
   const beside = chrome() && join(dirname(realpathSync(chrome())), "vk_swiftshader_icd.json");
-  return [beside, "/usr/lib/chromium/vk_swiftshader_icd.json", "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json", "/usr/share/vulkan/icd.d/lvp_icd.json"]
-    .find((path) => path && existsSync(path));
+  return [lavapipe(), beside, "/usr/lib/chromium/vk_swiftshader_icd.json"].find((path) => path && existsSync(path));
 }

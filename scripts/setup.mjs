@@ -4,7 +4,7 @@ import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, cpSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
-import { cacheDir, capture, chrome, chromedriver, debianOnly, debianRust, locked, long, main, pathRust, root, rust, say, seconds, softwareVulkan, stop, target, tool, toolDir, which, windows } from "./lib.mjs";
+import { cacheDir, capture, chrome, chromedriver, debianOnly, debianRust, lavapipe, locked, long, main, pathRust, root, rust, say, seconds, softwareVulkan, stop, target, tool, toolDir, which, windows } from "./lib.mjs";
 
 const WASM_PACK = "0.15.1";
 
@@ -129,12 +129,11 @@ async function forTest() {
   const missing = [
     !chrome() && "chromium",
     !chromedriver() && "chromium-driver",
-    linux && !existsSync("/usr/lib/x86_64-linux-gnu/libvulkan.so.1") && !capture("sh", ["-c", "ldconfig -p | grep -o libvulkan.so.1"]) && "libvulkan1",
-    linux && !softwareVulkan() && chrome() && "mesa-vulkan-drivers", // where the browser brings no SwiftShader
+    linux && !capture("sh", ["-c", "PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -o libvulkan.so.1"]) && "libvulkan1",
+    linux && !lavapipe() && (process.getuid() === 0 || !softwareVulkan()) && "mesa-vulkan-drivers", // SwiftShader serves, slowly
   ].filter(Boolean);
   if (missing.length && !linux) stop("The browser tests need Chrome and its ChromeDriver.", other("brew install --cask google-chrome chromedriver", "winget install Google.Chrome Chromium.ChromeDriver"));
   if (missing.length) await apt("the tests run in a real browser, on a GPU in software", ...missing);
-  if (linux && !softwareVulkan()) await apt("native tests need a Vulkan driver in software", "mesa-vulkan-drivers");
 
   const release = (path) => capture(path, ["--version"])?.match(/(\d+)\.\d+\.\d+/)?.[1];
   const [browser, driver] = [release(chrome()), release(chromedriver())];

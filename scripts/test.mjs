@@ -13,9 +13,11 @@ const cargoKey = (name) => `CARGO_TARGET_${target.toUpperCase().replaceAll("-", 
 const golden = process.env.LORA_GOLDEN && resolve(process.env.INIT_CWD ?? ".", process.env.LORA_GOLDEN);
 if (golden && !existsSync(golden)) main(async () => stop(`LORA_GOLDEN names ${golden}, which does not exist.`));
 
-// Native tests run on a GPU in software, alike everywhere; LORA_NATIVE_GPU=1 takes the machine's own.
+// Native tests run on a GPU in software, alike everywhere; LORA_NATIVE_GPU=1 takes the machine's own, and Vulkan's own
+// VK_DRIVER_FILES another driver.
 function native(...args) {
-  const driver = process.env.LORA_NATIVE_GPU === "1" ? undefined : softwareVulkan();
+  const own = process.env.LORA_NATIVE_GPU === "1" || process.env.VK_DRIVER_FILES || process.env.VK_ICD_FILENAMES;
+  const driver = own ? undefined : softwareVulkan();
   const pair = rust();
   return watch(pair.cargo, ["test", "--no-fail-fast", ...args], {
     ...pair.env,

@@ -1,0 +1,99 @@
+//! Golden files: from the folder of `LORA_GOLDEN`, else `tests/golden`; in the browser from the test runner's server, to
+//! which that folder was copied.
+
+use std::collections::HashMap;
+
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+/// Paths below the folder, sorted.
+#[cfg(not(target_arch = "wasm32"))]
+pub async fn list() -> Vec<String> {
+    fn walk(folder: &std::path::Path, prefix: &str, found: &mut Vec<String>) {
+        let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("golden folder {}: {e}", folder.display()));
+        for entry in entries.map(Result::unwrap) {
+            let name = format!("{prefix}{}", entry.file_name().to_str().unwrap());
+            match entry.file_type().unwrap().is_dir() {
+                true => walk(&entry.path(), &format!("{name}/"), found),
+                false => found.push(name),
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&folder(), "", &mut found);
+    found.sort();
+    found
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+async fn bytes(path: &str) -> Vec<u8> {
+    std::fs::read(folder().join(path)).unwrap_or_else(|e| panic!("golden file {path}: {e}"))
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn folder() -> std::path::PathBuf {
+    std::env::var_os("LORA_GOLDEN")
+        .map_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden").into(), Into::into)
+}
+
+/// Paths below the folder, as `index.json` lists them.
+#[cfg(target_arch = "wasm32")]
+pub async fn list() -> Vec<String> {
+    serde_json::from_slice(&bytes("index.json").await).unwrap()
+}
+
+#[cfg(target_arch = "wasm32")]
+async fn bytes(path: &str) -> Vec<u8> {
+    use wasm_bindgen_futures::JsFuture;
+    let folder = if option_env!("LORA_GOLDEN").is_some() { "/target/golden" } else { "/tests/golden" };
+    let promise = web_sys::window().unwrap().fetch_with_str(&format!("{folder}/{path}"));
+    let response: web_sys::Response = JsFuture::from(promise).await.unwrap().into();
+    assert!(response.ok(), "golden file {folder}/{path}: HTTP {}", response.status());
+    js_sys::Uint8Array::new(&JsFuture::from(response.array_buffer().unwrap()).await.unwrap()).to_vec()
+}
+
+/// A safetensors file.
+pub struct File {
+    pub path: String,
+    tensors: HashMap<String, (Vec<usize>, Vec<f32>)>,
+    metadata: HashMap<String, Value>,
+}
+
+impl File {
+    pub async fn read(path: &str) -> File {
+        let bytes = bytes(path).await;
+        let parsed = SafeTensors::deserialize(&bytes).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+        let tensors = parsed.tensors().into_iter().map(|(name, view)| {
+            assert_eq!(view.dtype(), safetensors::Dtype::F32, "{path}: {name}");
+            let floats = view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+            (name, (view.shape().to_vec(), floats))
+        });
+        // Each value is JSON, except where it was a string before.
+        let value = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.clone()));
+        File {
+            path: path.into(),
+            tensors: tensors.collect(),
+            metadata: header.metadata().iter().flatten().map(|(name, text)| (name.clone(), value(text))).collect(),
+        }
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    #[track_caller]
+    pub fn tensor(&self, name: &str) -> &[f32] {
+        &self.tensors.get(name).unwrap_or_else(|| panic!("{}: there is no tensor {name}", self.path)).1
+    }
+
+    #[track_caller]
+    pub fn meta(&self, name: &str) -> &Value {
+        self.metadata.get(name).unwrap_or_else(|| panic!("{}: there is no {name} in its metadata", self.path))
+    }
+
+    #[track_caller]
+    pub fn number(&self, name: &str) -> f64 {
+        self.meta(name).as_f64().unwrap_or_else(|| panic!("{}: {name} is no number", self.path))
+    }
+}

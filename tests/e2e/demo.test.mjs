@@ -1,0 +1,316 @@
+// The built demo in a real browser. LORA_SCREENSHOTS=folder leaves pictures of the trained demo there.
+import assert from "node:assert/strict";
+import { existsSync, mkdirSync } from "node:fs";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { root } from "../../scripts/lib.mjs";
+import { serve } from "../../scripts/start.mjs";
+import { launch, onPage } from "./browser.mjs";
+
+const site = join(root, "www/dist");
+let browser, server;
+
+before(async () => {
+  assert.ok(existsSync(join(site, "index.html")), "www/dist is missing: npm run build");
+  server = await serve(site, 0);
+  browser = await launch();
+});
+after(async () => {
+  await browser?.close();
+  await server?.close();
+});
+
+const POLL = { polling: 50 }; // not by animation frames, which one of the tests does without
+const state = (page, ...names) => page.waitForFunction((names) => names.includes(document.documentElement.dataset.state), names, POLL);
+
+// The page's state with its matrices as plain arrays.
+const snapshot = (page) => page.evaluate(() => {
+  const { target, learnt, ...rest } = loraDemo.snapshot();
+  return { ...rest, target: Array.from(target), learnt: Array.from(learnt) };
+});
+const until = (page, condition) => page.waitForFunction(`(({ step, loss, lossOff, distance }) => ${condition})(loraDemo.snapshot())`, undefined, POLL);
+
+const demo = (name, options, body) => test(name, () => onPage(browser, server.url, options, async (page, errors) => {
+  await state(page, "ready", "missing");
+  await body(page, errors);
+}));
+
+// ‖a − b‖ / ‖b‖
+const distance = (a, b) => Math.sqrt(a.reduce((sum, value, i) => sum + (value - b[i]) ** 2, 0) / b.reduce((sum, value) => sum + value ** 2, 0));
+
+async function screenshots(page) {
+  const folder = process.env.LORA_SCREENSHOTS;
+  if (!folder) return;
+  mkdirSync(folder, { recursive: true });
+  await page.mouse.move(0, 0);
+  await page.evaluate(() => document.activeElement.blur());
+  for (const [device, width, height] of [["desktop", 1600, 800], ["phone", 360, 740]]) {
+    for (const colorScheme of ["light", "dark"]) {
+      await page.setViewportSize({ width, height });
+      await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
+      // The charts follow a ResizeObserver, then a frame.
+      await page.evaluate(() => new Promise((done) => { requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))); }));
+      await page.screenshot({ path: join(folder, `${device}-${colorScheme}.png`), fullPage: device === "phone" });
+    }
+  }
+}
+
+demo("the adapter learns the hidden change, and the page stays responsive", {}, async (page) => {
+  const start = await snapshot(page);
+  assert.equal(start.step, 0);
+  assert.ok(start.settings.rank >= start.settings.targetRank);
+  assert.ok(start.info.isSoftware === await page.isVisible("#software"));
+  assert.equal(start.loss, start.lossOff, "B = 0: the adapter changes nothing yet");
+  assert.ok(start.learnt.every((value) => value === 0));
+
+  const began = performance.now();
+  await page.click("#train");
+  await state(page, "training");
+  await until(page, "step > 0");
+
+  // Events are handled between two steps: how long did ten key presses wait?
+  await page.evaluate(() => {
+    globalThis.waits = [];
+    addEventListener("keydown", (event) => waits.push(performance.now() - event.timeStamp));
+  });
+  for (let i = 0; i < 10; i += 1) await page.keyboard.press("Shift");
+  const waits = await page.evaluate(() => waits);
+  assert.equal(waits.length, 10);
+  assert.equal((await snapshot(page)).step > 0, true);
+  assert.equal(await page.getAttribute("html", "data-state"), "training");
+  console.log(`  key presses while training waited at most ${Math.max(...waits).toFixed(0)} ms`);
+  assert.ok(Math.max(...waits) < 1000);
+
+  await until(page, "loss < lossOff / 100");
+  console.log(`  a hundredfold below after ${((performance.now() - began) / 1000).toFixed(1)} s`);
+  await until(page, "distance < 0.002");
+  await page.click("#train");
+  await state(page, "paused");
+  const end = await snapshot(page);
+  console.log(`  step ${end.step}: loss ${start.loss} → ${end.loss}, distance of α/r·B·A to ΔW* ${end.distance}`);
+  assert.ok(end.loss < start.loss / 100);
+  assert.ok(Math.abs(end.lossOff - start.lossOff) <= 1e-6 * start.lossOff, "the base is frozen");
+  assert.ok(distance(end.learnt, end.target) < 0.002);
+
+  // What the eye sees: the two pictures, and the numbers.
+  await page.waitForFunction((loss) => Number(document.querySelector("#n-loss").value) === loss, end.loss);
+  const pixels = await page.evaluate(() => ["map-target", "map-learnt"].map((id) => {
+    const canvas = document.getElementById(id);
+    return Array.from(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data);
+  }));
+  assert.equal(pixels[0].length, 4 * end.target.length);
+  assert.ok(new Set(pixels[0]).size > 50, "a picture, not a surface");
+  assert.ok(Math.max(...pixels[0].map((value, i) => Math.abs(value - pixels[1][i]))) <= 8);
+  assert.match(await page.getAttribute("#map-learnt", "aria-label"), /64 rows, 64 columns/);
+  assert.match(await page.textContent("#status"), /^Paused after/);
+  await screenshots(page);
+});
+
+demo("Pause, Step and Reset", {}, async (page) => {
+  await page.click("#step");
+  await until(page, "step === 1");
+  await state(page, "paused");
+  await page.click("#train");
+  await until(page, "step > 5");
+  await page.click("#train");
+  await state(page, "paused");
+  const { step } = await snapshot(page);
+  await page.click("#step");
+  await until(page, `step !== ${step}`);
+  assert.equal((await snapshot(page)).step, step + 1, "nothing else ran in between");
+  await page.click("#reset");
+  await until(page, "step === 0");
+  await state(page, "ready");
+  const { loss, lossOff, learnt } = await snapshot(page);
+  assert.equal(loss, lossOff);
+  assert.ok(learnt.every((value) => value === 0));
+});
+
+demo("the same seed gives the same numbers", {}, async (page) => {
+  const losses = [];
+  for (let run = 0; run < 2; run += 1) {
+    for (let step = 1; step <= 3; step += 1) {
+      await page.click("#step");
+      await until(page, `step === ${step}`);
+    }
+    losses.push((await snapshot(page)).loss);
+    await page.click("#reset");
+    await until(page, "step === 0");
+    await state(page, "ready");
+  }
+  assert.equal(losses[0], losses[1]);
+});
+
+demo("the adapter switched off and on", {}, async (page) => {
+  await page.click("#train");
+  await until(page, "loss < lossOff / 2");
+  await page.click("#enabled"); // while it trains: training waits
+  await page.waitForFunction(() => !loraDemo.snapshot().enabled);
+  await state(page, "paused");
+  const off = await snapshot(page);
+  assert.equal(off.loss, off.lossOff);
+  assert.ok(off.learnt.every((value) => value === 0));
+  assert.ok(await page.isDisabled("#train") && await page.isDisabled("#step"));
+  assert.equal(await page.textContent("#n-loss-label"), "Loss, adapter off");
+  await page.click("#enabled");
+  await state(page, "training"); // and goes on
+  await until(page, `step > ${off.step}`);
+  assert.ok((await snapshot(page)).loss < off.lossOff / 2);
+});
+
+demo("settings rebuild the layer, also while it trains; a rank below the target's has a floor", {}, async (page) => {
+  await page.focus("#rank");
+  for (let i = 0; i < 2; i += 1) await page.keyboard.press("ArrowLeft");
+  await page.waitForFunction(() => loraDemo.snapshot().settings.rank === 2);
+  assert.match(await page.textContent("#too-small"), /below the target’s 4/);
+  await state(page, "ready");
+  await page.click("#train");
+  await until(page, "step > 3");
+  await page.selectOption("[name=optimizer]", "sgd");
+  await page.selectOption("[name=inFeatures]", "32");
+  await page.selectOption("[name=outFeatures]", "128");
+  await page.waitForFunction(() => {
+    const { settings, step } = loraDemo.snapshot();
+    return settings.optimizer === "sgd" && settings.inFeatures === 32 && settings.outFeatures === 128 && step > 3;
+  });
+  assert.equal((await snapshot(page)).learnt.length, 32 * 128);
+  await until(page, "loss < lossOff / 1.3");
+});
+
+demo("SGD learns too", {}, async (page) => {
+  await page.selectOption("[name=optimizer]", "sgd");
+  await page.waitForFunction(() => loraDemo.snapshot().settings.optimizer === "sgd");
+  await page.click("#train");
+  await until(page, "loss < lossOff / 100");
+});
+
+demo("a bad setting is explained, and the layer before it stays", {}, async (page) => {
+  await page.fill("[name=alpha]", "");
+  await page.press("[name=alpha]", "Enter");
+  await page.waitForSelector("#problem:not([hidden])");
+  assert.match(await page.textContent("#problem-text"), /alpha: expected a finite number, got NaN/);
+  await page.click("#step");
+  await until(page, "step === 1");
+  await page.click("#train");
+  await until(page, "step > 2");
+  await page.fill("[name=alpha]", "");
+  await page.press("[name=seed]", "ArrowUp"); // while it trains
+  const { step, settings } = await snapshot(page);
+  await until(page, `step > ${step}`);
+  assert.equal(settings.seed, 1);
+  await page.click("#train");
+  await state(page, "paused");
+  await page.fill("[name=alpha]", "8");
+  await page.press("[name=alpha]", "Enter");
+  await until(page, "step === 0");
+  await page.waitForSelector("#problem", { state: "hidden" });
+
+  await page.fill("[name=lr]", "-1");
+  await page.press("[name=lr]", "Enter");
+  await page.waitForSelector("#problem:not([hidden])");
+  assert.match(await page.textContent("#problem-text"), /^lr/);
+  await page.click("#dismiss");
+  await page.waitForSelector("#problem", { state: "hidden" });
+});
+
+demo("a learning rate that is too large ends in words, not in NaN for ever", {}, async (page) => {
+  await page.selectOption("[name=optimizer]", "sgd");
+  await page.fill("[name=lr]", "1000");
+  await page.press("[name=lr]", "Enter");
+  await page.click("#train");
+  await page.waitForSelector("#problem:not([hidden])");
+  assert.match(await page.textContent("#problem-text"), /smaller learning rate/);
+  assert.equal(await page.getAttribute("html", "data-state"), "paused");
+});
+
+demo("A and B come as a safetensors file", {}, async (page) => {
+  await page.click("#train");
+  await until(page, "loss < lossOff / 2");
+  await page.click("#train");
+  await state(page, "paused");
+  const [file] = await Promise.all([page.waitForEvent("download"), page.click("#download")]);
+  assert.equal(file.suggestedFilename(), "lora-demo-r4.safetensors");
+  const bytes = await readFile(await file.path());
+  const size = Number(bytes.readBigUInt64LE(0));
+  const header = JSON.parse(bytes.subarray(8, 8 + size).toString());
+  const tensor = (name) => {
+    const { dtype, shape, data_offsets: [from, to] } = header[`base_model.model.demo.lora_${name}.weight`];
+    assert.equal(dtype, "F32");
+    assert.equal(to - from, 4 * shape[0] * shape[1]);
+    return { shape, at: (row, column) => bytes.readFloatLE(8 + size + from + 4 * (row * shape[1] + column)) };
+  };
+  const a = tensor("A"), b = tensor("B");
+  assert.deepEqual([a.shape, b.shape], [[4, 64], [64, 4]]);
+  assert.equal(bytes.length, 8 + size + 4 * 4 * 128);
+  const { learnt, scaling } = await snapshot(page);
+  assert.equal(Number(header.__metadata__.scaling), scaling);
+  const product = learnt.map((_, i) => scaling * [0, 1, 2, 3].reduce((sum, r) => sum + b.at(Math.floor(i / 64), r) * a.at(r, i % 64), 0));
+  assert.ok(distance(product, learnt) < 1e-6);
+});
+
+demo("by keyboard alone", {}, async (page) => {
+  const focused = () => page.evaluate(() => document.activeElement.id || document.activeElement.name);
+  const order = [];
+  for (let i = 0; i < 13; i += 1) {
+    await page.keyboard.press("Tab");
+    order.push(await focused());
+  }
+  assert.deepEqual(order, ["train", "step", "reset", "enabled", "download", "rank", "alpha", "targetRank", "inFeatures", "outFeatures", "optimizer", "lr", "pace"]);
+  await page.focus("#train");
+  await page.keyboard.press("Space");
+  await state(page, "training");
+  await page.keyboard.press("Enter");
+  await state(page, "paused");
+  assert.equal(await focused(), "train");
+});
+
+// A hidden tab gets no animation frames.
+demo("training needs no animation frames", { init: () => { globalThis.requestAnimationFrame = () => 1; } }, async (page) => {
+  await page.click("#train");
+  await until(page, "step > 10");
+});
+
+const keepDevice = () => {
+  if (!globalThis.GPUAdapter) return;
+  const { requestDevice } = GPUAdapter.prototype;
+  GPUAdapter.prototype.requestDevice = async function (...args) { return (globalThis.device = await requestDevice.apply(this, args)); };
+};
+demo("a lost device is said, and one click starts again", { init: keepDevice }, async (page, errors) => {
+  await page.click("#train");
+  await until(page, "step > 0");
+  await page.evaluate(() => device.destroy());
+  await state(page, "lost");
+  assert.match(await page.textContent("#problem-text"), /GPU was lost/);
+  await page.click("#restart");
+  await state(page, "ready");
+  await page.waitForSelector("#problem", { state: "hidden" });
+  await page.click("#step");
+  await until(page, "step === 1");
+  // Chromium's own words about work on a destroyed device are no fault of the page.
+  errors.splice(0, errors.length, ...errors.filter((text) => !/device|destroyed|lost/i.test(text)));
+});
+
+for (const [code, words, init] of [
+  ["no-webgpu", /no WebGPU/, () => { delete Navigator.prototype.gpu; }],
+  ["no-adapter", /no GPU to this page/, () => { GPU.prototype.requestAdapter = async () => null; }],
+]) {
+  demo(`${code}: the page says what is needed`, { init }, async (page) => {
+    assert.equal(await page.getAttribute("html", "data-state"), "missing");
+    const notice = page.locator("#missing");
+    assert.ok(await notice.isVisible());
+    assert.match(await notice.innerText(), words);
+    assert.match(await notice.innerText(), /Chrome and Edge 113[\s\S]*enable-unsafe-webgpu[\s\S]*Safari 26[\s\S]*Firefox 141/);
+    assert.ok(await page.isHidden("#app"));
+  });
+}
+
+for (const width of [360, 768, 1200, 1600]) {
+  demo(`${width} pixels wide, nothing sticks out`, { viewport: { width, height: 800 } }, async (page) => {
+    await page.click("#step");
+    await until(page, "step === 1");
+    const wide = await page.evaluate(() => [...document.querySelectorAll("body *")]
+      .filter((element) => element.getBoundingClientRect().right > innerWidth + 0.5).map((element) => element.outerHTML.slice(0, 80)));
+    assert.deepEqual(wide, []);
+  });
+}

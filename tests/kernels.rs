@@ -1,0 +1,152 @@
+//! Every kernel against its f64 reference, over awkward shapes, repeated, and with its shader made wrong on purpose.
+
+#[path = "kernels/cases.rs"]
+mod cases;
+mod common;
+#[path = "kernels/page.rs"]
+mod page;
+mod reference;
+
+use cases::{Case, SPECS, Spec};
+use common::tolerance::{Worst, compare};
+use common::{PROFILES, Rng, bits, fresh_gpu, gpu_as};
+use lora_webgpu::kernels::ALL;
+use lora_webgpu::{Gpu, Recording, Tensor};
+use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
+
+wasm_bindgen_test_configure!(run_in_browser);
+
+/// The tests that each kernel has.
+macro_rules! kernels {
+    ($($group:ident: $($kernel:ident)*;)*) => {$($(
+        mod $kernel {
+            use super::*;
+
+            const NAME: &str = concat!(stringify!($group), "/", stringify!($kernel));
+
+            #[wasm_bindgen_test(unsupported = pollster::test)]
+            async fn agrees_with_the_reference_over_awkward_shapes() {
+                agrees(spec(NAME)).await;
+            }
+
+            #[wasm_bindgen_test(unsupported = pollster::test)]
+            async fn gives_the_same_bits_twenty_times() {
+                repeats(spec(NAME)).await;
+            }
+
+            #[wasm_bindgen_test(unsupported = pollster::test)]
+            async fn is_caught_when_its_shader_is_wrong() {
+                mutations_are_caught(spec(NAME)).await;
+            }
+        }
+    )*)*};
+}
+
+kernels! {
+    base: linear_f32 linear_f32_gemv linear_f32_t linear_f32_t_gemv linear_f32_t_vec4 linear_f32_vec4;
+    lora: add_scaled fused_b_add grad_a grad_b grad_dh grad_dh_gemv input_grad project_a project_a_gemv project_b save_activation;
+    loss: mse sum;
+    optim: adamw begin_step sgd sgd_momentum;
+}
+
+fn spec(name: &str) -> &'static Spec {
+    SPECS.iter().find(|spec| spec.kernel.name == name).unwrap_or_else(|| panic!("{name} has no case"))
+}
+
+impl Spec {
+    /// The case at one shape, with numbers of its own.
+    fn at(&self, shape: usize) -> Case {
+        (self.case)(self.shapes[shape], &mut Rng(1 + shape as u64))
+    }
+}
+
+/// Uploads, records, submits and reads back; with the contents of the outputs before and after.
+async fn run(gpu: &Gpu, case: &Case) -> Vec<Vec<f32>> {
+    let tensors: Vec<Tensor> = case
+        .tensors
+        .iter()
+        .enumerate()
+        .map(|(i, t)| Tensor::from_slice(gpu, &format!("tensor {i}"), &t.shape, &t.data).unwrap())
+        .collect();
+    let rec = Recording::new(gpu);
+    (case.record)(&rec, &tensors).unwrap();
+    rec.submit().await.unwrap_or_else(|error| panic!("the dispatch was refused: {error}"));
+    let mut outputs = Vec::new();
+    for (index, _) in &case.expected {
+        outputs.push(tensors[*index].read().await.unwrap());
+    }
+    tensors.iter().for_each(Tensor::destroy);
+    outputs
+}
+
+/// The check of a kernel's outputs that its own mutations are held against.
+fn check(name: &str, case: &Case, outputs: &[Vec<f32>]) -> Result<Worst, String> {
+    case.expected.iter().zip(outputs).try_fold(Worst::default(), |worst, ((index, expected), output)| {
+        compare(&format!("{name}, tensor {index}"), &case.tensors[*index].data, output, expected).map(|w| worst.and(w))
+    })
+}
+
+async fn agrees(spec: &Spec) {
+    let mut worst = Worst::default();
+    for profile in PROFILES {
+        let gpu = gpu_as(profile).await;
+        for (i, shape) in spec.shapes.iter().enumerate() {
+            let case = spec.at(i);
+            let outputs = run(&gpu, &case).await;
+            let name = format!("{} for {profile:?} at {shape:?}", spec.kernel.name);
+            worst = worst.and(check(&name, &case, &outputs).unwrap_or_else(|failure| panic!("{failure}")));
+        }
+        page::add(&gpu, spec, worst);
+    }
+}
+
+async fn repeats(spec: &Spec) {
+    for profile in PROFILES {
+        let gpu = gpu_as(profile).await;
+        for i in spec.repeated.clone() {
+            let case = spec.at(i);
+            let first = run(&gpu, &case).await;
+            for _ in 1..20 {
+                for (a, b) in first.iter().zip(run(&gpu, &case).await) {
+                    let name = spec.kernel.name;
+                    assert!(bits(a) == bits(&b), "{name} for {profile:?} at {:?} gave other bits", spec.shapes[i]);
+                }
+            }
+        }
+    }
+}
+
+async fn mutations_are_caught(spec: &Spec) {
+    // In the browser on a software adapter, compiling hardware's large workgroups takes most of a second for each.
+    let profiles = if cfg!(target_arch = "wasm32") { &PROFILES[1..] } else { &PROFILES };
+    for (what, from, to) in spec.mutations {
+        let found = spec.kernel.source.matches(from).count();
+        assert_eq!(found, 1, "{} with {what}: «{from}» must stand in the shader once", spec.kernel.name);
+        for &profile in profiles {
+            let gpu = fresh_gpu(Some(profile)).await;
+            gpu.replace_shader(spec.kernel.name, spec.kernel.source.replace(from, to));
+            let mut caught = false;
+            for i in 0..spec.shapes.len() {
+                let case = spec.at(i);
+                caught = caught || check("", &case, &run(&gpu, &case).await).is_err();
+                if caught {
+                    break;
+                }
+            }
+            gpu.destroy();
+            assert!(caught, "{} for {profile:?} with {what} was not caught", spec.kernel.name);
+        }
+    }
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn every_kernel_has_a_case_and_compiles_here() {
+    for profile in PROFILES {
+        let gpu = fresh_gpu(Some(profile)).await;
+        for kernel in ALL {
+            run(&gpu, &spec(kernel.name).at(0)).await; // fails where compiling does
+        }
+        assert_eq!(gpu.stats().pipelines, ALL.len() as u64, "each kernel's own case must run it");
+    }
+    assert_eq!(SPECS.len(), ALL.len());
+}

@@ -1,0 +1,131 @@
+//! `x [tokens, in_features]`, `A [rank, in_features]`, `B [out_features, rank]`, `h, dh [tokens, rank]`,
+//! `output, y, d_output [tokens, out_features]`, `d_input [tokens, in_features]`.
+
+use super::{Dims, Sum, abs, chain, dot, matrix, values};
+
+/// h = x·Aᵀ: h[t, r] = Σᵢ x[t, i]·A[r, i]
+pub fn project_a(d: Dims, a: &[f64], x: &[f64]) -> Vec<Sum> {
+    matrix(d.tokens, d.rank, |t, r| {
+        dot((0..d.in_features).map(|i| (x[t * d.in_features + i], a[r * d.in_features + i])))
+    })
+}
+
+/// [`project_a`] of one token.
+pub fn project_a_gemv(d: Dims, a: &[f64], x: &[f64]) -> Vec<Sum> {
+    project_a(Dims { tokens: 1, ..d }, a, x)
+}
+
+/// y = h·Bᵀ: y[t, o] = Σᵣ h[t, r]·B[o, r]
+pub fn project_b(d: Dims, b: &[f64], h: &[f64]) -> Vec<Sum> {
+    matrix(d.tokens, d.out_features, |t, o| dot((0..d.rank).map(|r| (h[t * d.rank + r], b[o * d.rank + r]))))
+}
+
+/// output += scale·y
+pub fn add_scaled(y: &[f64], output: &[f64], scale: f64) -> Vec<Sum> {
+    y.iter().zip(output).map(|(y, old)| Sum::of(*old).plus(Sum::of(scale * y))).collect()
+}
+
+/// output[t, o] += scale·Σᵣ h[t, r]·B[o, r]
+pub fn fused_b_add(d: Dims, b: &[f64], h: &[f64], output: &[f64], scale: f64) -> Vec<Sum> {
+    accumulate(&project_b(d, b, h), output, scale)
+}
+
+/// dst = src
+pub fn save_activation(src: &[f64]) -> Vec<Sum> {
+    src.iter().map(|v| Sum::of(*v)).collect()
+}
+
+/// dB += scale·d_outputᵀ·h: dB[o, r] += scale·Σₜ d_output[t, o]·h[t, r]
+pub fn grad_b(d: Dims, d_output: &[f64], h: &[f64], d_b: &[f64], scale: f64) -> Vec<Sum> {
+    let product = matrix(d.out_features, d.rank, |o, r| {
+        dot((0..d.tokens).map(|t| (d_output[t * d.out_features + o], h[t * d.rank + r])))
+    });
+    accumulate(&product, d_b, scale)
+}
+
+/// dh = d_output·B, unscaled: dh[t, r] = Σₒ d_output[t, o]·B[o, r]
+pub fn grad_dh(d: Dims, b: &[f64], d_output: &[f64]) -> Vec<Sum> {
+    matrix(d.tokens, d.rank, |t, r| {
+        dot((0..d.out_features).map(|o| (d_output[t * d.out_features + o], b[o * d.rank + r])))
+    })
+}
+
+/// [`grad_dh`] of one token.
+pub fn grad_dh_gemv(d: Dims, b: &[f64], d_output: &[f64]) -> Vec<Sum> {
+    grad_dh(Dims { tokens: 1, ..d }, b, d_output)
+}
+
+/// dA += scale·dhᵀ·x: dA[r, i] += scale·Σₜ dh[t, r]·x[t, i]
+pub fn grad_a(d: Dims, dh: &[f64], x: &[f64], d_a: &[f64], scale: f64) -> Vec<Sum> {
+    let product =
+        matrix(
+            d.rank,
+            d.in_features,
+            |r, i| dot((0..d.tokens).map(|t| (dh[t * d.rank + r], x[t * d.in_features + i]))),
+        );
+    accumulate(&product, d_a, scale)
+}
+
+/// d_input += scale·dh·A: d_input[t, i] += scale·Σᵣ dh[t, r]·A[r, i]
+pub fn input_grad(d: Dims, a: &[f64], dh: &[f64], d_input: &[f64], scale: f64) -> Vec<Sum> {
+    let product =
+        matrix(
+            d.tokens,
+            d.in_features,
+            |t, i| dot((0..d.rank).map(|r| (dh[t * d.rank + r], a[r * d.in_features + i]))),
+        );
+    accumulate(&product, d_input, scale)
+}
+
+fn accumulate(product: &[Sum], old: &[f64], scale: f64) -> Vec<Sum> {
+    product.iter().zip(old).map(|(sum, old)| sum.times(scale).plus(Sum::of(*old))).collect()
+}
+
+/// output += scale·B·(A·x), from the kernels above.
+pub fn lora_forward(d: Dims, a: &[f64], b: &[f64], x: &[f64], output: &[f64], scale: f64) -> Vec<Sum> {
+    let forward = |a: &[f64], b: &[f64], x: &[f64], output: &[f64], scale| {
+        fused_b_add(d, b, &values(&project_a(d, a, x)), output, scale)
+    };
+    let s = forward(&abs(a), &abs(b), &abs(x), &abs(output), scale.abs());
+    chain(&forward(a, b, x, output, scale), &s, d.in_features + d.rank + 1)
+}
+
+/// What the backward pass adds to or overwrites.
+pub struct Backward {
+    pub dh: Vec<Sum>,
+    pub d_a: Vec<Sum>,
+    pub d_b: Vec<Sum>,
+    pub d_input: Vec<Sum>,
+}
+
+/// The old values that [`lora_backward`] adds to.
+#[derive(Clone)]
+pub struct Old {
+    pub d_a: Vec<f64>,
+    pub d_b: Vec<f64>,
+    pub d_input: Vec<f64>,
+}
+
+/// All gradients of [`lora_forward`] by d_output, from the kernels above.
+pub fn lora_backward(d: Dims, a: &[f64], b: &[f64], x: &[f64], d_output: &[f64], old: &Old, scale: f64) -> Backward {
+    let backward = |a: &[f64], b: &[f64], x: &[f64], d_output: &[f64], old: &Old, scale| {
+        let h = values(&project_a(d, a, x));
+        let dh = grad_dh(d, b, d_output);
+        let dh_values = values(&dh);
+        Backward {
+            d_b: grad_b(d, d_output, &h, &old.d_b, scale),
+            d_a: grad_a(d, &dh_values, x, &old.d_a, scale),
+            d_input: input_grad(d, a, &dh_values, &old.d_input, scale),
+            dh,
+        }
+    };
+    let old_abs = Old { d_a: abs(&old.d_a), d_b: abs(&old.d_b), d_input: abs(&old.d_input) };
+    let s = backward(&abs(a), &abs(b), &abs(x), &abs(d_output), &old_abs, scale.abs());
+    let v = backward(a, b, x, d_output, old, scale);
+    Backward {
+        dh: v.dh,
+        d_a: chain(&v.d_a, &s.d_a, d.out_features + d.tokens + 1),
+        d_b: chain(&v.d_b, &s.d_b, d.in_features + d.tokens + 1),
+        d_input: chain(&v.d_input, &s.d_input, d.out_features + d.rank + 1),
+    }
+}

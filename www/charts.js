@@ -1,0 +1,76 @@
+// Curves over the steps on a logarithmic scale, drawn by uPlot.
+import uPlot from "uplot";
+
+const SUPERSCRIPT = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
+const power = (exponent) => `10${String(exponent).replace(/./g, (c) => SUPERSCRIPT[c])}`;
+
+/** A number for people: 0.0312, 1,024, 3.4 × 10⁻⁹. */
+export function format(value, digits = 3) {
+  if (!Number.isFinite(value)) return "–";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 0.001 && size < 1e5) return value.toLocaleString("en", { maximumSignificantDigits: digits });
+  const exponent = Math.floor(Math.log10(size));
+  return `${(value / 10 ** exponent).toFixed(digits - 2)}\u00a0×\u00a0${power(exponent)}`;
+}
+
+const MOST_POINTS = 3000;
+
+/** A chart of named series, `[{ colour: "--accent", dash?: [4, 4] }, …]`, in `element`. */
+export class Chart {
+  #plot; #columns; #skip = 1; #count = 0;
+
+  constructor(element, series) {
+    const css = (name) => () => getComputedStyle(element).getPropertyValue(name).trim();
+    this.#columns = [[], ...series.map(() => [])];
+    const font = "11px system-ui, sans-serif";
+    const axis = { stroke: css("--muted"), font, grid: { stroke: css("--line"), width: 1 }, ticks: { show: false } };
+    this.#plot = new uPlot({
+      width: 300, height: 200,
+      padding: [8, 10, 0, 0],
+      legend: { show: false },
+      cursor: { show: false },
+      scales: {
+        x: { time: false, range: (_, low, high) => [0, Math.max(high ?? 0, 50)] },
+        y: { distr: 3, range: (plot, low, high) => (low > 0 ? uPlot.rangeLog(low, Math.max(high, low * 10), 10, true) : [1e-3, 10]) },
+      },
+      axes: [
+        { ...axis, size: 28, gap: 4, space: 60, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick.toLocaleString("en") : "")) },
+        {
+          ...axis, size: 42, gap: 6,
+          // Whole powers of ten only, thinned to what fits.
+          splits: (plot, _, low, high) => {
+            const first = Math.ceil(Math.log10(low) - 1e-9), last = Math.floor(Math.log10(high) + 1e-9);
+            const room = Math.max(1, Math.floor(plot.bbox.height / devicePixelRatio / 26));
+            const every = Math.max(1, Math.ceil((last - first) / room));
+            return Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, i) => 10 ** (last - i * every)).reverse();
+          },
+          filter: (_, splits) => splits,
+          values: (_, ticks) => ticks.map((tick) => power(Math.round(Math.log10(tick)))),
+        },
+      ],
+      series: [{}, ...series.map(({ colour, dash }) => ({ stroke: css(colour), width: dash ? 1.25 : 2, dash, points: { show: false }, spanGaps: true }))],
+    }, this.#columns, element);
+    new ResizeObserver(() => this.#plot.setSize({ width: element.clientWidth, height: element.clientHeight })).observe(element);
+  }
+
+  /** Adds a point to every series: null where there is none. What is not positive has no place on a logarithmic scale. */
+  add(step, ...values) {
+    if (this.#count++ % this.#skip) return;
+    this.#columns[0].push(step);
+    values.forEach((value, i) => this.#columns[i + 1].push(value > 0 && value < Infinity ? value : null));
+    if (this.#columns[0].length <= MOST_POINTS) return;
+    this.#columns = this.#columns.map((column) => column.filter((_, i) => i % 2 === 0));
+    this.#skip *= 2;
+  }
+
+  clear() {
+    this.#columns = this.#columns.map(() => []);
+    this.#skip = 1;
+    this.#count = 0;
+  }
+
+  draw() {
+    this.#plot.setData(this.#columns);
+  }
+}

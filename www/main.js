@@ -1,0 +1,310 @@
+// The page: settings in, numbers and pictures out. The experiment itself is in session.js.
+//
+// For tests and the curious: `<html data-state>` is loading, ready, training, paused, lost or missing, and
+// `loraDemo.snapshot()` gives the settings, ΔW*, and what was measured last, all of it after the same step.
+import { Gpu, LoraError } from "lora-webgpu";
+import { Chart, format } from "./charts.js";
+import { adapterFile, download } from "./download.js";
+import { colourTable, drawHeatMap, drawScale } from "./heatmap.js";
+import { Session } from "./session.js";
+import { text } from "./text.js";
+
+const $ = (id) => document.getElementById(id);
+const LR = { adamw: "0.001", sgd: "0.1" };
+const MOST_IN_FLIGHT = 4, ROUND_MS = 20, MEASURE_MS = 200;
+
+let gpu, session;
+let now; // what was measured last
+let enabled = true, training = false, resume = false, loop = Promise.resolve();
+let speed = NaN;
+
+const charts = {
+  loss: new Chart($("chart-loss"), [{ colour: "--muted", dash: [4, 4] }, { colour: "--floor", dash: [2, 3] }, { colour: "--accent" }]),
+  grad: new Chart($("chart-grad"), [{ colour: "--accent" }, { colour: "--second" }]),
+};
+
+// ── State, messages ──
+
+const state = () => document.documentElement.dataset.state;
+
+function setState(state, message) {
+  document.documentElement.dataset.state = state;
+  training = state === "training";
+  const usable = ["ready", "training", "paused"].includes(state);
+  for (const id of ["reset", "enabled", "download"]) $(id).disabled = !usable;
+  $("train").disabled = !usable || !enabled;
+  $("step").disabled = !usable || !enabled || training;
+  $("train").textContent = training ? text.pause : text.train;
+  if (message !== undefined) $("status").textContent = message;
+}
+
+function complain(message, { restart = false } = {}) {
+  $("problem-text").textContent = message;
+  $("restart").hidden = !restart;
+  $("dismiss").hidden = restart;
+  $("problem").hidden = false;
+}
+
+function report(error) {
+  if (state() === "lost") return; // its message is there already
+  if (!(error instanceof LoraError)) console.error(error);
+  complain(error instanceof LoraError ? error.message : text.unexpected(error), { restart: !session });
+}
+
+// What the user asks for happens in turn, so that nothing is rebuilt under a running step.
+let turn = Promise.resolve();
+const inTurn = (work) => (turn = turn.then(work).catch(report));
+
+// ── Training ──
+
+async function start() {
+  await loop;
+  if (training || !enabled || !["ready", "paused"].includes(state())) return;
+  setState("training", text.training);
+  loop = run(session).catch((error) => {
+    if (state() === "training") setState("paused", "");
+    report(error);
+  });
+}
+
+/** Ends the loop after the round that is under way. */
+async function stop() {
+  if (!training) return;
+  training = false;
+  await loop;
+  if (state() === "training") setState("paused", "");
+}
+
+async function run(session) {
+  let steps = 1, measured = performance.now(), next = measured, cost = 0, since = { time: measured, step: session.step };
+  while (training) {
+    const began = performance.now();
+    const pace = document.hidden ? 0 : Number($("settings").elements.pace.value); // timers stand still in hidden tabs
+    const loss = await session.train(pace ? 1 : steps);
+    charts.loss.add(session.step, now.lossOff, session.floor, loss);
+    if (!Number.isFinite(loss)) {
+      await show(session);
+      setState("paused", "");
+      return complain(text.diverged);
+    }
+    const took = performance.now() - began;
+    steps = Math.max(1, Math.min(MOST_IN_FLIGHT, Math.round((steps * ROUND_MS) / took)));
+    if (performance.now() - measured > Math.max(MEASURE_MS, 8 * cost)) {
+      const before = performance.now();
+      speed = (1000 * (session.step - since.step)) / (before - since.time);
+      await show(session);
+      measured = performance.now();
+      cost = measured - before;
+      since = { time: measured, step: session.step };
+    } else {
+      draw();
+    }
+    // Waiting for the GPU lets the page breathe; a timer only where the user wants it slow.
+    if (!pace) continue;
+    next = Math.max(next + 1000 / pace, performance.now());
+    await new Promise((resolve) => setTimeout(resolve, next - performance.now()));
+  }
+  await show(session);
+}
+
+/** Measures and draws. */
+async function show(session) {
+  now = await session.measure();
+  charts.grad.add(now.step, now.normA, now.normB);
+  draw();
+}
+
+const shownLoss = () => (enabled ? now.lossOn : now.lossOff);
+
+/** A new layer for the settings in the form; where they are not acceptable, the old one stays and trains on. */
+async function rebuild() {
+  const next = new Session(gpu, readSettings());
+  let measured;
+  try {
+    measured = await next.measure();
+  } catch (error) {
+    next.dispose();
+    throw error;
+  }
+  const again = training || resume;
+  await stop();
+  session?.dispose();
+  [session, now] = [next, measured];
+  speed = NaN;
+  charts.loss.clear();
+  charts.grad.clear();
+  charts.loss.add(0, now.lossOff, session.floor, now.lossOn);
+  $("problem").hidden = true;
+  const { rank, targetRank } = session.settings;
+  $("parameters").textContent = text.parameters(session.settings, session.layer.scaling);
+  $("too-small").hidden = $("floor-key").hidden = rank >= targetRank;
+  $("too-small").textContent = rank < targetRank ? text.tooSmall(rank, targetRank, session.floor) : "";
+  draw();
+  setState("ready", text.ready);
+  if (again && enabled) await start();
+  resume = again && !enabled;
+}
+
+function readSettings() {
+  const fields = $("settings").elements;
+  const number = (name) => fields[name].valueAsNumber ?? Number(fields[name].value);
+  const names = ["inFeatures", "outFeatures", "rank", "targetRank", "alpha", "lr", "seed"];
+  return { ...Object.fromEntries(names.map((name) => [name, number(name)])), optimizer: fields.optimizer.value };
+}
+
+// ── Drawing, at most once a frame ──
+
+let table, frame, painted;
+const draw = () => { frame ??= requestAnimationFrame(paint); };
+
+function put(id, value, words = format(value)) {
+  $(id).value = String(value);
+  $(id).textContent = words;
+}
+
+function paint() {
+  frame = undefined;
+  if (!session || !now) return;
+  if (painted !== now) paintMaps();
+  put("n-step", session.step, session.step.toLocaleString("en"));
+  put("n-loss", shownLoss());
+  $("n-loss-label").textContent = enabled ? text.lossOn : text.lossOff;
+  put("n-base", now.lossOff);
+  put("n-distance", enabled ? now.distance : 1, `${format(enabled ? 100 * now.distance : 100)}\u00a0%`);
+  put("n-speed", speed, Number.isFinite(speed) ? format(speed, 3) : "–");
+  put("n-grad-a", now.normA, format(now.normA, 2));
+  put("n-grad-b", now.normB, format(now.normB, 2));
+  if (!training) {
+    describe("chart-loss", text.lossChart(session.step, shownLoss()));
+    describe("chart-grad", text.gradChart(now.normA, now.normB));
+  }
+  charts.loss.draw();
+  charts.grad.draw();
+}
+
+function paintMaps() {
+  const { settings, problem } = session;
+  const { inFeatures, outFeatures } = settings;
+  const learnt = shownDelta();
+  const limit = Math.max(...range(problem.delta).map(Math.abs));
+  table ??= colourTable(document.documentElement);
+  drawHeatMap($("map-target"), problem.delta, outFeatures, inFeatures, limit, table);
+  drawHeatMap($("map-learnt"), learnt, outFeatures, inFeatures, limit, table);
+  drawScale($("scale"), table);
+  $("scale-low").textContent = `−${format(limit, 2)}`;
+  $("scale-high").textContent = `+${format(limit, 2)}`;
+  describe("map-target", text.heatMap(text.mapDelta, settings, ...range(problem.delta)));
+  describe("map-learnt", enabled ? text.heatMap(text.mapAdapter(now.distance), settings, ...range(learnt)) : text.mapOff);
+  painted = now;
+}
+
+const shownDelta = () => (enabled ? now.delta : new Float32Array(now.delta.length));
+const range = (values) => [values.reduce((low, value) => Math.min(low, value), 0), values.reduce((high, value) => Math.max(high, value), 0)];
+const describe = (id, words) => { if ($(id).ariaLabel !== words) $(id).ariaLabel = words; };
+
+// ── What the user does ──
+
+$("train").onclick = () => (training
+  ? inTurn(async () => { await stop(); setState("paused", text.paused(session.step, shownLoss())); })
+  : inTurn(start));
+
+$("step").onclick = () => inTurn(async () => {
+  if (training || !enabled) return;
+  const loss = await session.train(1);
+  charts.loss.add(session.step, now.lossOff, session.floor, loss);
+  await show(session);
+  setState("paused", text.stepped(session.step, shownLoss()));
+});
+
+$("reset").onclick = () => inTurn(async () => {
+  await stop();
+  await rebuild();
+  setState("ready", text.reset);
+});
+
+$("enabled").onchange = () => inTurn(async () => {
+  if (enabled === $("enabled").checked) return;
+  if (enabled) resume = training;
+  await stop();
+  enabled = $("enabled").checked;
+  await show(session);
+  setState(session.step ? "paused" : "ready", enabled ? text.on(shownLoss()) : text.off(shownLoss()));
+  if (enabled && resume) await start();
+  if (enabled) resume = false;
+});
+
+$("download").onclick = () => inTurn(async () => {
+  const { layer, settings } = session;
+  const [a, b] = await Promise.all([layer.a.read(), layer.b.read()]);
+  download(adapterFile({ ...settings, a, b, scaling: layer.scaling }), `lora-demo-r${settings.rank}.safetensors`);
+});
+
+// A slider sends many changes: those that wait are one.
+let waiting = false;
+function settingsChanged() {
+  if (waiting) return;
+  waiting = true;
+  inTurn(() => { waiting = false; return rebuild(); });
+}
+$("settings").onsubmit = (event) => event.preventDefault();
+$("settings").oninput = ({ target }) => {
+  if (target.name !== "rank") return;
+  $("rank-value").value = target.value;
+  settingsChanged();
+};
+$("settings").onchange = ({ target }) => {
+  const fields = $("settings").elements;
+  if (target.name === "lr") {
+    return inTurn(() => { session.setLr(target.valueAsNumber); $("problem").hidden = true; });
+  }
+  if (target.name === "optimizer") fields.lr.value = LR[target.value];
+  if (!["pace", "rank"].includes(target.name)) settingsChanged();
+};
+
+$("dismiss").onclick = () => { $("problem").hidden = true; };
+$("restart").onclick = () => inTurn(async () => { await boot(); $("train").focus(); });
+
+matchMedia("(prefers-color-scheme: dark)").onchange = () => { table = painted = undefined; draw(); };
+
+// ── The device ──
+
+async function boot() {
+  setState("loading", text.loading);
+  $("problem").hidden = true;
+  const old = { session, gpu };
+  session = undefined;
+  try {
+    gpu = await Gpu.request();
+    old.session?.dispose();
+    old.gpu?.dispose();
+  } catch (error) {
+    if (!text.missing[error.code]) throw error;
+    $("missing-text").textContent = text.missing[error.code];
+    $("missing").hidden = false;
+    $("app").hidden = true;
+    return setState("missing", "");
+  }
+  watch(gpu);
+  const { vendor, architecture, description, isSoftware } = gpu.info;
+  $("device").textContent = description || [vendor, architecture].filter(Boolean).join(" ") || text.unnamedGpu;
+  $("software").textContent = text.software;
+  $("software").hidden = !isSoftware;
+  $("settings").elements.pace.value = isSoftware ? "0" : "100"; // a GPU would be done before the eye has seen it
+  await rebuild();
+}
+
+async function watch(own) {
+  const { message } = await own.lost;
+  if (own !== gpu) return;
+  setState("lost", "");
+  complain(text.lost(message), { restart: true });
+}
+
+globalThis.loraDemo = {
+  snapshot: () => ({
+    settings: session.settings, step: now.step, enabled, loss: shownLoss(), lossOff: now.lossOff,
+    distance: now.distance, target: session.problem.delta, learnt: shownDelta(), scaling: session.layer.scaling, info: gpu.info,
+  }),
+};
+
+inTurn(boot);

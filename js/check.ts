@@ -43,6 +43,10 @@ export function float32Array(name: string, value: unknown): Float32Array {
   return value;
 }
 
+export function numbers(name: string, value: unknown): Float32Array | Int32Array {
+  return value instanceof Int32Array ? value : float32Array(name, value);
+}
+
 // The wasm object behind each public one. It stays alive after dispose(), so that late calls find a typed error.
 const raws = new WeakMap<object, unknown>();
 

@@ -1,6 +1,7 @@
 /** What went wrong, as a stable name. */
 export type LoraErrorCode =
   | "aliased-buffer"
+  | "busy"
   | "device-lost"
   | "disposed"
   | "foreign-tensor"

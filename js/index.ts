@@ -6,7 +6,27 @@
 export { LoraError, type LoraErrorCode } from "./error.js";
 export { Gpu, type GpuInfo, type GpuOptions, type GpuStats } from "./gpu.js";
 export { type AdapterOptions, LoraGrad, LoraLinear, type LoraLinearOptions, LoraWeight } from "./lora.js";
-export { adamw, Optimizer, type OptimizerSpec, sgd } from "./optim.js";
+export { bceWithLogits, crossEntropy, type LossSpec, mse } from "./loss.js";
+export { gelu, layerNorm, type NetworkPart, relu, residual, rmsNorm, silu, tanh } from "./network.js";
+export {
+  adamw,
+  constantSchedule,
+  cosineSchedule,
+  linearSchedule,
+  Optimizer,
+  type OptimizerSpec,
+  type ScheduleSpec,
+  sgd,
+} from "./optim.js";
 export { Recording } from "./recording.js";
 export { Tensor, type TensorOptions } from "./tensor.js";
+export {
+  type Batch,
+  type Batches,
+  type BatchIterable,
+  type StepRecord,
+  Trainer,
+  type TrainerOptions,
+  type TrainOptions,
+} from "./trainer.js";
 export { init, type WasmSource } from "./wasm.js";

@@ -1,5 +1,5 @@
-import { type RawGpu, type RawLayer, RawLayers, RawOptimizer, type RawRecording } from "./wasm/lora_webgpu.js";
-import { bind, checkOptions, disposable, finite, show, unwrap } from "./check.js";
+import { type RawGpu, type RawLayer, RawModules, RawOptimizer, RawOptions, type RawRecording } from "./wasm/lora_webgpu.js";
+import { bind, checkOptions, disposable, finite, integer, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 import { LoraLinear } from "./lora.js";
@@ -7,15 +7,28 @@ import { Recording } from "./recording.js";
 
 /** An update rule with its hyper-parameters, from {@link adamw} or {@link sgd}. */
 export type OptimizerSpec =
-  | { readonly kind: "adamw"; lr: number; betas: readonly [number, number]; eps: number; weightDecay: number }
-  | { readonly kind: "sgd"; lr: number; momentum: number; weightDecay: number };
+  | {
+      readonly kind: "adamw";
+      readonly lr: number;
+      readonly betas: readonly [number, number];
+      readonly eps: number;
+      readonly weightDecay: number;
+      readonly lrRatioB: number;
+    }
+  | {
+      readonly kind: "sgd";
+      readonly lr: number;
+      readonly momentum: number;
+      readonly weightDecay: number;
+      readonly lrRatioB: number;
+    };
 
-/** `torch.optim.AdamW`, with its defaults. */
+/** `torch.optim.AdamW`, with its defaults. `lrRatioB` is LoRA+: B learns that many times as fast as A. */
 export function adamw(
-  options: { lr?: number; betas?: readonly [number, number]; eps?: number; weightDecay?: number } = {},
+  options: { lr?: number; betas?: readonly [number, number]; eps?: number; weightDecay?: number; lrRatioB?: number } = {},
 ): OptimizerSpec {
-  checkOptions("adamw", options, ["lr", "betas", "eps", "weightDecay"]);
-  const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0.01 } = options;
+  checkOptions("adamw", options, ["lr", "betas", "eps", "weightDecay", "lrRatioB"]);
+  const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0.01, lrRatioB = 1 } = options;
   if (!Array.isArray(betas) || betas.length !== 2) {
     throw new LoraError("invalid-argument", `betas: expected two numbers, got ${show(betas)}`);
   }
@@ -25,41 +38,91 @@ export function adamw(
     betas: [finite("betas", betas[0]), finite("betas", betas[1])],
     eps: finite("eps", eps),
     weightDecay: finite("weightDecay", weightDecay),
+    lrRatioB: finite("lrRatioB", lrRatioB),
   };
 }
 
-/** `torch.optim.SGD`, with its defaults. */
-export function sgd(options: { lr?: number; momentum?: number; weightDecay?: number } = {}): OptimizerSpec {
-  checkOptions("sgd", options, ["lr", "momentum", "weightDecay"]);
-  const { lr = 1e-3, momentum = 0, weightDecay = 0 } = options;
-  return { kind: "sgd", lr: finite("lr", lr), momentum: finite("momentum", momentum), weightDecay: finite("weightDecay", weightDecay) };
+/** `torch.optim.SGD`, with its defaults. `lrRatioB` is LoRA+: B learns that many times as fast as A. */
+export function sgd(options: { lr?: number; momentum?: number; weightDecay?: number; lrRatioB?: number } = {}): OptimizerSpec {
+  checkOptions("sgd", options, ["lr", "momentum", "weightDecay", "lrRatioB"]);
+  const { lr = 1e-3, momentum = 0, weightDecay = 0, lrRatioB = 1 } = options;
+  return {
+    kind: "sgd",
+    lr: finite("lr", lr),
+    momentum: finite("momentum", momentum),
+    weightDecay: finite("weightDecay", weightDecay),
+    lrRatioB: finite("lrRatioB", lrRatioB),
+  };
+}
+
+/** How the learning rate changes with the step, as transformers computes it. */
+export type ScheduleSpec =
+  | { readonly kind: "constant"; readonly warmup: number }
+  | { readonly kind: "linear" | "cosine"; readonly warmup: number; readonly total: number };
+
+/** Up over `warmup` steps, then the same. */
+export function constantSchedule(options: { warmup?: number } = {}): ScheduleSpec {
+  checkOptions("constantSchedule", options, ["warmup"]);
+  return { kind: "constant", warmup: integer("warmup", options.warmup ?? 0, 0) };
+}
+
+/** Up over `warmup` steps, then down in a line to 0 at step `total`. */
+export function linearSchedule(options: { warmup?: number; total: number }): ScheduleSpec {
+  checkOptions("linearSchedule", options, ["warmup", "total"]);
+  return { kind: "linear", warmup: integer("warmup", options.warmup ?? 0, 0), total: integer("total", options.total) };
+}
+
+/** Up over `warmup` steps, then down half a cosine to 0 at step `total`. */
+export function cosineSchedule(options: { warmup?: number; total: number }): ScheduleSpec {
+  checkOptions("cosineSchedule", options, ["warmup", "total"]);
+  return { kind: "cosine", warmup: integer("warmup", options.warmup ?? 0, 0), total: integer("total", options.total) };
+}
+
+/** The façade's options. */
+export function rawOptions(optimizer: OptimizerSpec, schedule?: ScheduleSpec, maxGradNorm?: number): RawOptions {
+  if (optimizer?.kind !== "adamw" && optimizer?.kind !== "sgd") {
+    throw new LoraError("invalid-argument", `optimizer: expected adamw() or sgd(), got ${show(optimizer)}`);
+  }
+  const { lr, weightDecay, lrRatioB } = optimizer;
+  const options =
+    optimizer.kind === "adamw"
+      ? RawOptions.adamw(lr, optimizer.betas[0], optimizer.betas[1], optimizer.eps, weightDecay)
+      : RawOptions.sgd(lr, optimizer.momentum, weightDecay);
+  options.setLrRatioB(lrRatioB);
+  if (maxGradNorm !== undefined) options.setMaxGradNorm(finite("maxGradNorm", maxGradNorm));
+  if (schedule !== undefined) {
+    const kind = ["constant", "linear", "cosine"].indexOf(schedule?.kind);
+    if (kind < 0) {
+      throw new LoraError("invalid-argument", `schedule: expected constantSchedule(), linearSchedule() or cosineSchedule(), got ${show(schedule)}`);
+    }
+    options.setSchedule(kind, schedule.warmup, schedule.kind === "constant" ? 0 : schedule.total);
+  }
+  return options;
 }
 
 /** Updates the adapters of its layers, all in one dispatch. Their tensors move into its buffers and stay valid. */
 export class Optimizer {
   #raw: RawOptimizer;
 
-  /** Throws `invalid-argument` for hyper-parameters out of range and for a layer that another optimizer updates. */
-  constructor(gpu: Gpu, options: { layers: readonly LoraLinear[]; optimizer: OptimizerSpec }) {
-    checkOptions("Optimizer", options, ["layers", "optimizer"]);
-    const { layers, optimizer } = options;
+  /**
+   * `maxGradNorm` scales larger gradients down, as `clip_grad_norm_`. Throws `invalid-argument` for hyper-parameters out
+   * of range and for a layer that another optimizer updates.
+   */
+  constructor(
+    gpu: Gpu,
+    options: { layers: readonly LoraLinear[]; optimizer: OptimizerSpec; schedule?: ScheduleSpec; maxGradNorm?: number },
+  ) {
+    checkOptions("Optimizer", options, ["layers", "optimizer", "schedule", "maxGradNorm"]);
+    const { layers, optimizer, schedule, maxGradNorm } = options;
     if (!Array.isArray(layers)) throw new LoraError("invalid-argument", `layers: expected an array of LoraLinear, got ${show(layers)}`);
     const rawGpu = unwrap<RawGpu>("gpu", Gpu, gpu);
-    const list = new RawLayers();
-    for (const layer of layers) list.push(unwrap<RawLayer>("layers", LoraLinear, layer));
-    if (optimizer?.kind === "adamw") {
-      const { lr, betas, eps, weightDecay } = optimizer;
-      this.#raw = RawOptimizer.adamw(rawGpu, list, lr, betas[0], betas[1], eps, weightDecay);
-    } else if (optimizer?.kind === "sgd") {
-      this.#raw = RawOptimizer.sgd(rawGpu, list, optimizer.lr, optimizer.momentum, optimizer.weightDecay);
-    } else {
-      throw new LoraError("invalid-argument", `optimizer: expected adamw() or sgd(), got ${show(optimizer)}`);
-    }
-    list.free();
+    const list = new RawModules();
+    for (const layer of layers) list.pushLinear(unwrap<RawLayer>("layers", LoraLinear, layer));
+    this.#raw = new RawOptimizer(rawGpu, list, rawOptions(optimizer, schedule, maxGradNorm));
     bind(this, this.#raw);
   }
 
-  /** Records one update of all parameters from their gradients. */
+  /** Records one update of all parameters from their gradients; none where one of them is not finite. */
   step(rec: Recording): void {
     this.#raw.step(unwrap<RawRecording>("rec", Recording, rec));
   }
@@ -69,7 +132,7 @@ export class Optimizer {
     this.#raw.zeroGrad(unwrap<RawRecording>("rec", Recording, rec));
   }
 
-  /** Sets the learning rate of the steps submitted from now on. */
+  /** Sets a constant learning rate for the steps submitted from now on. */
   setLr(lr: number): void {
     this.#raw.setLr(finite("lr", lr));
   }

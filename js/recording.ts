@@ -2,6 +2,7 @@ import { type RawGpu, type RawGrad, RawRecording, type RawTensor, type RawWeight
 import { bind, checkOptions, finite, unwrap } from "./check.js";
 import { Gpu } from "./gpu.js";
 import { LoraGrad, LoraWeight } from "./lora.js";
+import { crossEntropy } from "./loss.js";
 import { Tensor } from "./tensor.js";
 
 const tensor = (name: string, value: unknown) => unwrap<RawTensor>(name, Tensor, value);
@@ -146,5 +147,40 @@ export class Recording {
   mse(args: { output: Tensor; target: Tensor; dOutput: Tensor; loss: Tensor }): void {
     checkOptions("mse", args, ["output", "target", "dOutput", "loss"]);
     this.#raw.mse(tensor("output", args.output), tensor("target", args.target), tensor("dOutput", args.dOutput), tensor("loss", args.loss));
+  }
+
+  /** Binary cross-entropy of logits with targets in [0, 1], its mean and gradient, as {@link mse}. */
+  bceWithLogits(args: { output: Tensor; target: Tensor; dOutput: Tensor; loss: Tensor }): void {
+    checkOptions("bceWithLogits", args, ["output", "target", "dOutput", "loss"]);
+    this.#raw.bceWithLogits(
+      tensor("output", args.output),
+      tensor("target", args.target),
+      tensor("dOutput", args.dOutput),
+      tensor("loss", args.loss),
+    );
+  }
+
+  /**
+   * Softmax cross-entropy of logits `output [rows, classes]` with integer labels `target [rows]`: its mean over the rows
+   * whose label is not `ignoreIndex` (default −100), and its gradient.
+   */
+  crossEntropy(args: {
+    output: Tensor;
+    target: Tensor;
+    dOutput: Tensor;
+    loss: Tensor;
+    ignoreIndex?: number;
+    labelSmoothing?: number;
+  }): void {
+    checkOptions("crossEntropy", args, ["output", "target", "dOutput", "loss", "ignoreIndex", "labelSmoothing"]);
+    const { ignoreIndex, labelSmoothing } = crossEntropy(args);
+    this.#raw.crossEntropy(
+      tensor("output", args.output),
+      tensor("target", args.target),
+      tensor("dOutput", args.dOutput),
+      tensor("loss", args.loss),
+      ignoreIndex,
+      labelSmoothing,
+    );
   }
 }

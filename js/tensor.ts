@@ -1,5 +1,5 @@
 import { type RawGpu, RawTensor } from "./wasm/lora_webgpu.js";
-import { bind, checkOptions, disposable, float32Array, integer, show, unwrap } from "./check.js";
+import { bind, checkOptions, disposable, integer, numbers, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 
@@ -7,13 +7,13 @@ import { Gpu } from "./gpu.js";
 export interface TensorOptions {
   /** Dimensions, none of them 0, e.g. `[tokens, inFeatures]`. */
   shape: readonly number[];
-  /** Values, row-major; zeros when left out. */
-  data?: Float32Array;
+  /** Values, row-major; zeros when left out. An `Int32Array` makes a tensor of integers: class labels. */
+  data?: Float32Array | Int32Array;
   /** A name for messages. */
   label?: string;
 }
 
-/** A row-major `float32` tensor in GPU memory. */
+/** A row-major tensor in GPU memory, of `float32` or, for labels, of `int32`. */
 export class Tensor {
   readonly shape: readonly number[];
   readonly label: string;
@@ -28,8 +28,8 @@ export class Tensor {
       const { shape, data, label = "tensor" } = options;
       if (!Array.isArray(shape)) throw new LoraError("invalid-argument", `shape: expected an array of integers, got ${show(shape)}`);
       const dimensions = Uint32Array.from(shape, (d) => integer("shape", d));
-      if (data !== undefined) float32Array("data", data);
-      this.#raw = new RawTensor(unwrap<RawGpu>("gpu", Gpu, gpu), String(label), dimensions);
+      if (data !== undefined) numbers("data", data);
+      this.#raw = new RawTensor(unwrap<RawGpu>("gpu", Gpu, gpu), String(label), dimensions, data instanceof Int32Array);
       if (data !== undefined) {
         try {
           this.#raw.write(data);
@@ -50,11 +50,14 @@ export class Tensor {
   }
 
   /** Overwrites all elements before whatever is submitted next. */
-  write(data: Float32Array): void {
-    this.#raw.write(float32Array("data", data));
+  write(data: Float32Array | Int32Array): void {
+    this.#raw.write(numbers("data", data));
   }
 
-  /** The elements, as they are after everything submitted so far. */
+  /**
+   * The elements, as they are after everything submitted so far; of a tensor of integers an `Int32Array`, which the type
+   * does not say.
+   */
   async read(): Promise<Float32Array> {
     return (await this.#raw.read()) as Float32Array;
   }

@@ -126,7 +126,11 @@ impl Gpu {
             wgpu::DeviceType::Cpu => Profile::Software,
             _ => Profile::Hardware,
         };
-        Ok(Gpu::new(device, queue, request.profile.unwrap_or(by_type), owned))
+        let gpu = Gpu::new(device, queue, request.profile.unwrap_or(by_type), owned);
+        // Made here, so that no later step is the one that makes them.
+        gpu.scratch()?;
+        gpu.scratch_totals()?;
+        Ok(gpu)
     }
 
     fn new(device: wgpu::Device, queue: wgpu::Queue, profile: Profile, owned: bool) -> Gpu {

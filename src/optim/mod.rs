@@ -185,24 +185,9 @@ impl Optimizer {
         &self.grad
     }
 
-    /// All parameters in their arena, padding included.
-    pub(crate) fn parameters(&self) -> &Tensor {
-        &self.param
-    }
-
     /// `[2]`: the sum of the loss since the last step and of what it counts, by which the step divides the gradients.
     pub(crate) fn totals(&self) -> &Tensor {
         &self.totals
-    }
-
-    /// What [`STATE_LEN`] says.
-    pub(crate) fn state(&self) -> &Tensor {
-        &self.state
-    }
-
-    /// The moments, where the rule has any.
-    pub(crate) fn moments(&self) -> Option<&Tensor> {
-        self.moments.as_ref()
     }
 
     /// `[LOG_ROWS, 4]`, a ring by attempt: loss, norm of the gradients before clipping, learning rate, 1 where skipped.

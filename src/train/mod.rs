@@ -4,4 +4,6 @@ mod network;
 mod trainer;
 
 pub use network::{Module, Network};
+#[cfg(target_arch = "wasm32")]
+pub(crate) use trainer::Plan;
 pub use trainer::{Batch, StepRecord, Targets, Trainer};

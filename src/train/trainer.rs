@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
-use super::network::{Activations, Network};
+use super::network::Network;
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, Recording, Submission, Tensor};
 use crate::loss::Loss;
@@ -61,7 +61,6 @@ pub(crate) struct Plan {
     pub x: Tensor,
     /// `[tokens, out_features]`, or labels `[tokens]`
     pub targets: Tensor,
-    activations: Activations,
     /// Forward, loss and backward, adding to what is there.
     micro_step: Recording,
     /// The whole step of one micro-batch.
@@ -119,7 +118,7 @@ impl Trainer {
             if let Err(error) = load(plan, batch) {
                 return Submission::failed(error);
             }
-            submissions.push(plan.micro_step.submit());
+            submissions.push(plan.submit_micro_step());
         }
         submissions.push(self.end_window());
         Submission::all(submissions)
@@ -163,16 +162,20 @@ impl Trainer {
             plan.load(batch)?;
             Ok(self.evaluate_plan(&plan))
         });
-        async move { started?.await }
+        async move {
+            let (sum, count) = started?.await?;
+            Ok(if count > 0.0 { sum / count } else { 0.0 })
+        }
     }
 
-    pub(crate) fn evaluate_plan(&self, plan: &Plan) -> impl Future<Output = Result<f32>> + use<> {
+    /// The sum of the loss over what was loaded, and what it counts.
+    pub(crate) fn evaluate_plan(&self, plan: &Plan) -> impl Future<Output = Result<(f32, f32)>> + use<> {
         let submitted = plan.evaluate.submit();
         let totals = self.optimizer.totals().read();
         async move {
             submitted.await?;
             let totals = totals.await?;
-            Ok(if totals[1] > 0.0 { totals[0] / totals[1] } else { 0.0 })
+            Ok((totals[0], totals[1]))
         }
     }
 
@@ -253,7 +256,7 @@ impl Trainer {
         self.optimizer.step(&step)?;
         evaluate.zero(self.optimizer.totals())?;
         forward(&evaluate)?;
-        let plan = Rc::new(Plan { tokens, x, targets, activations, micro_step, step, evaluate });
+        let plan = Rc::new(Plan { tokens, x, targets, micro_step, step, evaluate });
         if plans.len() >= MAX_PLANS {
             plans.remove(0);
         }
@@ -277,8 +280,8 @@ impl Plan {
         }
     }
 
-    /// The network's output for what was loaded last.
-    pub fn output(&self) -> &Tensor {
-        self.activations.output()
+    /// Submits forward, loss and backward of what was loaded, adding to gradients and totals.
+    pub fn submit_micro_step(&self) -> Submission {
+        self.micro_step.submit()
     }
 }

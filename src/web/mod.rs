@@ -3,7 +3,7 @@
 //! Methods take `&self` over shared state and hold no borrow across an await, so that nothing that JavaScript calls
 //! finds an object locked.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -13,9 +13,11 @@ use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::future_to_promise;
 
 use crate::kernels::lora;
+use crate::train::Plan;
 use crate::{
-    AdamW, DType, Error, FrozenLinear, Gpu, GpuRequest, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Loss,
-    Optimizer, OptimizerKind, OptimizerOptions, Profile, Recording, Sgd, Tensor,
+    Activation, AdamW, DType, Error, FrozenLinear, Gpu, GpuRequest, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight,
+    Loss, Module, Network, Norm, Optimizer, OptimizerKind, OptimizerOptions, Profile, Recording, Schedule, Sgd, Tensor,
+    Trainer,
 };
 
 type Result<T> = std::result::Result<T, JsValue>;
@@ -327,27 +329,60 @@ impl RawLayer {
     }
 }
 
+/// How an optimiser updates.
+#[wasm_bindgen]
+pub struct RawOptions(Cell<OptimizerOptions>);
+
+#[wasm_bindgen]
+impl RawOptions {
+    pub fn adamw(lr: f64, beta1: f64, beta2: f64, eps: f64, weight_decay: f64) -> RawOptions {
+        let kind = OptimizerKind::AdamW(AdamW { beta1, beta2, eps, weight_decay });
+        RawOptions(Cell::new(OptimizerOptions::new(kind, lr)))
+    }
+
+    pub fn sgd(lr: f64, momentum: f64, weight_decay: f64) -> RawOptions {
+        let kind = OptimizerKind::Sgd(Sgd { momentum, weight_decay });
+        RawOptions(Cell::new(OptimizerOptions::new(kind, lr)))
+    }
+
+    #[wasm_bindgen(js_name = setLrRatioB)]
+    pub fn set_lr_ratio_b(&self, lr_ratio_b: f64) {
+        self.0.set(OptimizerOptions { lr_ratio_b, ..self.0.get() });
+    }
+
+    #[wasm_bindgen(js_name = setMaxGradNorm)]
+    pub fn set_max_grad_norm(&self, norm: f64) {
+        self.0.set(OptimizerOptions { max_grad_norm: Some(norm), ..self.0.get() });
+    }
+
+    /// `kind`: 0 constant, 1 linear, 2 cosine.
+    #[wasm_bindgen(js_name = setSchedule)]
+    pub fn set_schedule(&self, kind: u32, warmup: u32, total: u32) {
+        let (warmup, total) = (warmup as usize, total as usize);
+        let schedule = match kind {
+            0 => Schedule::ConstantWithWarmup { warmup },
+            1 => Schedule::Linear { warmup, total },
+            _ => Schedule::Cosine { warmup, total },
+        };
+        self.0.set(OptimizerOptions { schedule, ..self.0.get() });
+    }
+}
+
 /// An optimiser over layers.
 #[wasm_bindgen]
 pub struct RawOptimizer(Optimizer);
 
 #[wasm_bindgen]
 impl RawOptimizer {
-    #[wasm_bindgen(js_name = adamw)]
-    pub fn adamw(
-        gpu: &RawGpu,
-        layers: &RawLayers,
-        lr: f64,
-        beta1: f64,
-        beta2: f64,
-        eps: f64,
-        weight_decay: f64,
-    ) -> Result<RawOptimizer> {
-        layers.optimizer(gpu, OptimizerKind::AdamW(AdamW { beta1, beta2, eps, weight_decay }), lr)
-    }
-
-    pub fn sgd(gpu: &RawGpu, layers: &RawLayers, lr: f64, momentum: f64, weight_decay: f64) -> Result<RawOptimizer> {
-        layers.optimizer(gpu, OptimizerKind::Sgd(Sgd { momentum, weight_decay }), lr)
+    /// Over the linear layers of a list of modules.
+    #[wasm_bindgen(constructor)]
+    pub fn new(gpu: &RawGpu, layers: &RawModules, options: &RawOptions) -> Result<RawOptimizer> {
+        let network = layers.0.borrow();
+        let layers: Vec<&LoraLinear> = network
+            .iter()
+            .filter_map(|m| if let Module::Linear(layer) = m { Some(layer.as_ref()) } else { None })
+            .collect();
+        Ok(RawOptimizer(Optimizer::new(&gpu.0, &layers, options.0.get())?))
     }
 
     pub fn step(&self, rec: &RawRecording) -> Result<()> {
@@ -369,28 +404,157 @@ impl RawOptimizer {
     }
 }
 
-/// A list of layers: an array of exported objects would take them out of JavaScript's hands.
+/// Layer norm or RMS norm.
 #[wasm_bindgen]
-#[derive(Default)]
-pub struct RawLayers(RefCell<Vec<Rc<LoraLinear>>>);
+pub struct RawNorm(Rc<Norm>);
 
 #[wasm_bindgen]
-impl RawLayers {
+impl RawNorm {
     #[wasm_bindgen(constructor)]
-    pub fn new() -> RawLayers {
-        RawLayers::default()
+    pub fn new(gpu: &RawGpu, weight: &[f32], bias: Option<Vec<f32>>, centered: bool, eps: f64) -> Result<RawNorm> {
+        Ok(RawNorm(Rc::new(Norm::new(&gpu.0, weight, bias.as_deref(), centered, eps)?)))
     }
 
-    pub fn push(&self, layer: &RawLayer) {
-        self.0.borrow_mut().push(layer.0.clone());
+    pub fn destroy(&self) {
+        self.0.destroy();
     }
 }
 
-impl RawLayers {
-    fn optimizer(&self, gpu: &RawGpu, kind: OptimizerKind, lr: f64) -> Result<RawOptimizer> {
-        let layers = self.0.borrow();
-        let layers: Vec<&LoraLinear> = layers.iter().map(Rc::as_ref).collect();
-        Ok(RawOptimizer(Optimizer::new(&gpu.0, &layers, OptimizerOptions::new(kind, lr))?))
+/// A list of modules: an array of exported objects would take them out of JavaScript's hands.
+#[wasm_bindgen]
+#[derive(Default)]
+pub struct RawModules(RefCell<Vec<Module>>);
+
+#[wasm_bindgen]
+impl RawModules {
+    #[wasm_bindgen(constructor)]
+    pub fn new() -> RawModules {
+        RawModules::default()
+    }
+
+    #[wasm_bindgen(js_name = pushLinear)]
+    pub fn push_linear(&self, layer: &RawLayer) {
+        self.0.borrow_mut().push(Module::Linear(layer.0.clone()));
+    }
+
+    /// 0 tanh, 1 relu, 2 gelu, 3 silu
+    #[wasm_bindgen(js_name = pushActivation)]
+    pub fn push_activation(&self, kind: u32) {
+        let kind = match kind {
+            0 => Activation::Tanh,
+            1 => Activation::Relu,
+            2 => Activation::Gelu,
+            _ => Activation::Silu,
+        };
+        self.0.borrow_mut().push(Module::Activation(kind));
+    }
+
+    #[wasm_bindgen(js_name = pushNorm)]
+    pub fn push_norm(&self, norm: &RawNorm) {
+        self.0.borrow_mut().push(Module::Norm(norm.0.clone()));
+    }
+
+    #[wasm_bindgen(js_name = pushResidual)]
+    pub fn push_residual(&self, modules: &RawModules) {
+        let modules = modules.0.borrow().clone();
+        self.0.borrow_mut().push(Module::Residual(modules));
+    }
+}
+
+/// A trainer.
+#[wasm_bindgen]
+pub struct RawTrainer(Trainer);
+
+#[wasm_bindgen]
+impl RawTrainer {
+    /// `loss`: 0 mean squared error, 1 binary cross-entropy with logits, 2 cross-entropy.
+    #[wasm_bindgen(constructor)]
+    pub fn new(
+        gpu: &RawGpu,
+        modules: &RawModules,
+        loss: u32,
+        ignore_index: i32,
+        label_smoothing: f64,
+        options: &RawOptions,
+    ) -> Result<RawTrainer> {
+        let network = Network::new(modules.0.borrow().clone())?;
+        let loss = match loss {
+            0 => Loss::Mse,
+            1 => Loss::BceWithLogits,
+            _ => Loss::CrossEntropy { ignore_index, label_smoothing },
+        };
+        Ok(RawTrainer(Trainer::new(&gpu.0, network, loss, options.0.get())?))
+    }
+
+    #[wasm_bindgen(js_name = inFeatures)]
+    pub fn in_features(&self) -> usize {
+        self.0.network().in_features()
+    }
+
+    pub fn attempts(&self) -> f64 {
+        self.0.attempts() as f64
+    }
+
+    pub fn plan(&self, tokens: u32) -> Result<RawPlan> {
+        Ok(RawPlan(self.0.plan(tokens as usize)?))
+    }
+
+    #[wasm_bindgen(js_name = checkLabels)]
+    pub fn check_labels(&self, labels: &[i32]) -> Result<()> {
+        Ok(self.0.check_labels(labels)?)
+    }
+
+    pub fn step(&self, plan: &RawPlan) -> Promise {
+        promise(self.0.submit_step(&plan.0).map_unit())
+    }
+
+    #[wasm_bindgen(js_name = beginWindow)]
+    pub fn begin_window(&self) -> Promise {
+        promise(self.0.begin_window().map_unit())
+    }
+
+    #[wasm_bindgen(js_name = microStep)]
+    pub fn micro_step(&self, plan: &RawPlan) -> Promise {
+        promise(plan.0.submit_micro_step().map_unit())
+    }
+
+    #[wasm_bindgen(js_name = endWindow)]
+    pub fn end_window(&self) -> Promise {
+        promise(self.0.end_window().map_unit())
+    }
+
+    /// `[sum of the loss, what it counts]`
+    pub fn evaluate(&self, plan: &RawPlan) -> Promise {
+        let totals = self.0.evaluate_plan(&plan.0);
+        promise(async { totals.await.map(|(sum, count)| Float32Array::from([sum, count].as_slice())) })
+    }
+
+    /// `[loss, norm, lr, skipped]` of each attempt from `from` on, as far back as the log reaches.
+    pub fn records(&self, from: f64) -> Promise {
+        let records = self.0.records(from as u64);
+        promise(async {
+            let flat = |r: crate::StepRecord| [r.loss, r.grad_norm, r.lr, if r.skipped { 1.0 } else { 0.0 }];
+            records.await.map(|all| Float32Array::from(all.into_iter().flat_map(flat).collect::<Vec<f32>>().as_slice()))
+        })
+    }
+
+    pub fn destroy(&self) {
+        self.0.destroy();
+    }
+}
+
+/// A trainer's tensors for one number of tokens.
+#[wasm_bindgen]
+pub struct RawPlan(Rc<Plan>);
+
+#[wasm_bindgen]
+impl RawPlan {
+    pub fn x(&self) -> RawTensor {
+        RawTensor(self.0.x.clone())
+    }
+
+    pub fn targets(&self) -> RawTensor {
+        RawTensor(self.0.targets.clone())
     }
 }
 

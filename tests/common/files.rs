@@ -52,6 +52,27 @@ async fn bytes(path: &str) -> Vec<u8> {
     js_sys::Uint8Array::new(&JsFuture::from(response.array_buffer().unwrap()).await.unwrap()).to_vec()
 }
 
+/// Whether there is such a file. One that the package's own folder lacks is a failure; a folder of LORA_GOLDEN may hold
+/// some kinds of numbers and not others, which is said.
+pub async fn given(path: &str) -> bool {
+    let found = list().await.iter().any(|name| name.starts_with(path));
+    let other = if cfg!(target_arch = "wasm32") {
+        option_env!("LORA_GOLDEN").is_some()
+    } else {
+        std::env::var_os("LORA_GOLDEN").is_some()
+    };
+    assert!(found || other, "golden {path} is missing");
+    if !found {
+        super::say(&format!("golden {path}: NOT COMPARED, the folder of LORA_GOLDEN has none"));
+    }
+    found
+}
+
+/// A JSON file.
+pub async fn json(path: &str) -> Value {
+    serde_json::from_slice(&bytes(path).await).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
 /// A safetensors file.
 pub struct File {
     pub path: String,
@@ -65,8 +86,12 @@ impl File {
         let parsed = SafeTensors::deserialize(&bytes).unwrap_or_else(|e| panic!("{path}: {e}"));
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
         let tensors = parsed.tensors().into_iter().map(|(name, view)| {
-            assert_eq!(view.dtype(), safetensors::Dtype::F32, "{path}: {name}");
-            let floats = view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+            let words = view.data().chunks_exact(4).map(|b| <[u8; 4]>::try_from(b).unwrap());
+            let floats = match view.dtype() {
+                safetensors::Dtype::F32 => words.map(f32::from_le_bytes).collect(),
+                safetensors::Dtype::I32 => words.map(|b| i32::from_le_bytes(b) as f32).collect(), // labels: exact
+                other => panic!("{path}: {name} is {other:?}"),
+            };
             (name, (view.shape().to_vec(), floats))
         });
         // Each value is JSON, except where it was a string before.
@@ -85,6 +110,17 @@ impl File {
     #[track_caller]
     pub fn tensor(&self, name: &str) -> &[f32] {
         &self.tensors.get(name).unwrap_or_else(|| panic!("{}: there is no tensor {name}", self.path)).1
+    }
+
+    /// Class labels.
+    #[track_caller]
+    pub fn labels(&self, name: &str) -> Vec<i32> {
+        self.tensor(name).iter().map(|v| *v as i32).collect()
+    }
+
+    #[track_caller]
+    pub fn shape(&self, name: &str) -> &[usize] {
+        &self.tensors.get(name).unwrap_or_else(|| panic!("{}: there is no tensor {name}", self.path)).0
     }
 
     #[track_caller]

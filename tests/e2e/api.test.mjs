@@ -258,7 +258,7 @@ inPage("dispose() frees the GPU memory, though a recording still names it", asyn
 }, ({ start, end, code }) => {
   assert.deepEqual(end, start);
   assert.equal(code, "disposed");
-}, { todo: "the layer's activations live as long as a recording that names them" });
+});
 
 inPage("init() twice is one loading; with B = 0 the layer is its base; a layer trains", async () => {
   const same = init() === init();

@@ -1,0 +1,156 @@
+// The trainer as a page uses it.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { root } from "../../scripts/lib.mjs";
+import { serve } from "../../scripts/start.mjs";
+import { launch, onPage } from "./browser.mjs";
+
+let browser, server;
+before(async () => {
+  server = await serve(root, 0);
+  browser = await launch();
+});
+after(async () => {
+  await browser?.close();
+  await server?.close();
+});
+
+// `work` runs in the page with a network, batches that it can learn, and the package's exports; what it returns goes to `check`.
+const inPage = (name, work, check) => test(name, () => onPage(browser, `${server.url}tests/e2e/bare.html`, {}, async (page) => {
+  await page.waitForFunction(() => globalThis.ready);
+  await page.evaluate(setUp);
+  await check(await page.evaluate(work));
+}));
+
+async function setUp() {
+  const L = await import("/dist/index.js");
+  const [inner, tokens] = [12, 8];
+  const layer = (name, inFeatures, outFeatures, seed) =>
+    new L.LoraLinear(gpu, { name, inFeatures, outFeatures, rank: 4, alpha: 8, seed, weight: numbers(inFeatures * outFeatures, seed).map((v) => v / 4) });
+  globalThis.L = L;
+  globalThis.network = () => [layer("fc1", 6, inner, 1), L.tanh(), layer("fc2", inner, 5, 2)];
+  globalThis.batches = Array.from({ length: 4 }, (_, i) => ({ x: numbers(tokens * 6, 10 + i), target: numbers(tokens * 5, 20 + i).map((v) => v / 8) }));
+  globalThis.trainer = (layers = network(), more = {}) =>
+    new L.Trainer(gpu, { layers, loss: L.mse(), optimizer: L.adamw({ lr: 0.02, weightDecay: 0 }), ...more });
+  globalThis.collect = async (iterator) => {
+    const records = [];
+    for await (const record of iterator) records.push(record);
+    return records;
+  };
+  globalThis.code = (promise) => promise.then(() => "success", (error) => error.code);
+}
+
+inPage("records come every logEvery steps and at the end, and the loss falls", async () => {
+  const [layers, submits] = [network(), gpu.stats().submits];
+  const t = trainer(layers);
+  const records = await collect(t.train(batches, { epochs: 10, logEvery: 16 }));
+  const evaluated = await t.evaluate(batches);
+  const result = { records, evaluated, steps: t.steps, submits: gpu.stats().submits - submits };
+  t.dispose();
+  return { ...result, alive: (await layers[0].a.read()).every(Number.isFinite) };
+}, ({ records, evaluated, steps, submits, alive }) => {
+  assert.deepEqual(records.map((record) => record.step), [16, 32, 40]);
+  assert.equal(steps, 40);
+  assert.ok(records.at(-1).loss < records[0].loss / 2, JSON.stringify(records));
+  assert.ok(evaluated <= records.at(-1).loss);
+  assert.ok(records.every(({ gradNorm, tokensPerSecond, lr, skipped }) => gradNorm > 0 && tokensPerSecond > 0 && Math.abs(lr - 0.02) < 1e-8 && skipped === 0));
+  // One a step; besides, the adapters' move, three read-backs of the log, and two for each evaluated batch.
+  assert.equal(submits, 40 + 1 + 3 + 2 * 4);
+  assert.ok(alive, "the adapters outlive the trainer");
+});
+
+inPage("gradient accumulation over two halves is the step of the whole", async () => {
+  const whole = batches[0];
+  const half = (array, i) => array.slice((i * array.length) / 2, ((i + 1) * array.length) / 2);
+  const halves = [0, 1].map((i) => ({ x: half(whole.x, i), target: half(whole.target, i) }));
+  const run = async (batches, more) => {
+    const layers = network();
+    const records = await collect(trainer(layers, more).train(batches, { epochs: 5, logEvery: 1 }));
+    return { losses: records.map((record) => record.loss), b: Array.from(await layers[2].b.read()) };
+  };
+  return { one: await run([whole], {}), two: await run(halves, { gradientAccumulation: 2 }) };
+}, ({ one, two }) => {
+  assert.equal(two.losses.length, 5);
+  one.losses.forEach((loss, i) => assert.ok(Math.abs(loss - two.losses[i]) <= 1e-5 * loss, `${one.losses} ${two.losses}`));
+  one.b.forEach((value, i) => assert.ok(Math.abs(value - two.b[i]) <= 1e-4, `${value} ${two.b[i]}`));
+  assert.ok(one.b.some((value) => Math.abs(value) > 0.01), "B has moved");
+});
+
+inPage("break and the signal end after the submitted steps, and the trainer goes on", async () => {
+  const t = trainer();
+  for await (const { step } of t.train(batches, { epochs: 1000, logEvery: 2 })) if (step >= 4) break;
+  const broken = t.steps;
+  const controller = new AbortController();
+  const records = [];
+  for await (const record of t.train(batches, { epochs: 1000, logEvery: 2, signal: controller.signal })) {
+    records.push(record.step);
+    controller.abort();
+  }
+  const aborted = t.steps;
+  const { step, loss } = await t.step(batches[0]);
+  return { broken, aborted, records, step, loss };
+}, ({ broken, aborted, records, step, loss }) => {
+  assert.ok(broken >= 4 && broken <= 8, `${broken}`);
+  assert.ok(aborted > broken && aborted <= broken + 6, `${aborted}`);
+  assert.equal(records[0], broken + 2);
+  assert.equal(step, aborted + 1);
+  assert.ok(Number.isFinite(loss));
+});
+
+inPage("validation is said with the records, and training stops early when it no longer gets better", async () => {
+  const t = trainer(network(), { optimizer: L.sgd({ lr: 0 }) });
+  const validation = { batches: batches.slice(0, 2), every: 2, patience: 3 };
+  return { records: await collect(t.train(batches, { epochs: 100, logEvery: 2, validation })), steps: t.steps };
+}, ({ records, steps }) => {
+  // The first evaluation is the lowest so far, three more are not lower.
+  assert.equal(steps, 8);
+  assert.ok(records.every((record) => record.validationLoss > 0));
+});
+
+inPage("labels train by cross-entropy, with norms and a residual, on a schedule", async () => {
+  const weight = new Float32Array(6).fill(1);
+  const [inner, last] = [network()[0], new L.LoraLinear(gpu, { inFeatures: 6, outFeatures: 5, rank: 4, seed: 9, weight: numbers(30, 9) })];
+  const back = new L.LoraLinear(gpu, { inFeatures: 12, outFeatures: 6, rank: 4, seed: 8, weight: numbers(72, 8) });
+  const layers = [L.rmsNorm({ weight }), L.residual([inner, L.silu(), back]), L.layerNorm({ weight }), L.gelu(), last];
+  const t = trainer(layers, { loss: L.crossEntropy(), optimizer: L.adamw({ lr: 0.02 }), schedule: L.linearSchedule({ warmup: 5, total: 60 }), maxGradNorm: 1 });
+  const labelled = batches.map(({ x }, i) => ({ x, target: Int32Array.from({ length: 8 }, (_, t) => (t === 0 ? -100 : (3 * i + t) % 5)) }));
+  const records = await collect(t.train(labelled, { epochs: 15, logEvery: 1 }));
+  const ignored = await t.step({ x: batches[0].x, target: new Int32Array(8).fill(-100) });
+  const bad = await code(t.step({ x: batches[0].x, target: new Int32Array(8).fill(5) }));
+  return { losses: records.map((record) => record.loss), rates: records.map((record) => record.lr), ignored: ignored.loss, bad };
+}, ({ losses, rates, ignored, bad }) => {
+  assert.ok(losses.at(-1) < 0.85 * Math.log(5), `better than guessing: ${losses[0]} → ${losses.at(-1)}`);
+  assert.equal(rates[0], 0);
+  assert.ok(Math.abs(rates[5] - 0.02) < 1e-8 && Math.abs(rates[59] - 0.02 / 55) < 1e-8, `${rates}`);
+  assert.equal(ignored, 0);
+  assert.equal(bad, "invalid-argument");
+});
+
+inPage("what cannot be trained on is refused by name, and the trainer stays usable", async () => {
+  const t = trainer();
+  const once = batches[Symbol.iterator]();
+  const first = t.train(batches, { epochs: 100, logEvery: 1 });
+  await first.next();
+  const result = {
+    busy: await code(t.train(batches).next()),
+    busyStep: await code(t.step(batches[0])),
+    ended: await code(first.return()),
+    oneShot: await code(t.train(once, { epochs: 2 }).next()),
+    empty: await code(t.train([]).next()),
+    nothing: await code(t.train(undefined).next()),
+    ragged: await code(t.step({ x: new Float32Array(7), target: new Float32Array(5) })),
+    width: await code(t.step({ x: new Float32Array(6), target: new Float32Array(4) })),
+    integers: await code(t.step({ x: new Float32Array(6), target: new Int32Array(5) })),
+    unknown: await code(t.train(batches, { epoch: 3 }).next()),
+    lr: await code((async () => trainer(network(), { optimizer: L.adamw({ lr: -1 }) }))()),
+    order: await code((async () => trainer([...network()].reverse()))()),
+    part: await code((async () => trainer([{ kind: "softmax" }]))()),
+  };
+  return { result, loss: (await t.step(batches[0])).loss };
+}, ({ result, loss }) => {
+  assert.deepEqual(result, {
+    busy: "busy", busyStep: "busy", ended: "success", oneShot: "invalid-argument", empty: "invalid-argument", nothing: "invalid-argument",
+    ragged: "shape", width: "shape", integers: "invalid-argument", unknown: "unknown-option", lr: "invalid-argument", order: "shape", part: "invalid-argument",
+  });
+  assert.ok(Number.isFinite(loss));
+});

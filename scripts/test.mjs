@@ -95,7 +95,8 @@ async function watch(command, args, env) {
   return {
     code,
     passed: sum(/test result: \w+\. (\d+) passed/g, /^(?:ℹ|#) pass (\d+)/gm),
-    failed: sum(/test result: \w+\. \d+ passed; (\d+) failed/g, /^(?:ℹ|#) fail (\d+)/gm),
+    failed: sum(/test result: \w+\. \d+ passed; (\d+) failed/g, /^(?:ℹ|#) (?:fail|cancelled) (\d+)/gm),
+    idle: sum(/test result: .*?(\d+) ignored/g, /^(?:ℹ|#) (?:skipped|todo) (\d+)/gm), // seen, not counted
   };
 }
 
@@ -109,7 +110,7 @@ main(async () => {
     const start = performance.now();
     const words = await body();
     const minutes = (performance.now() - start) / 60_000, budget = budgets.minutes[name];
-    report.push(`  ${name.padEnd(10)} ${words.padEnd(36)} ${minutes.toFixed(1)}${budget ? ` of ${budget}` : ""} min${minutes > budget ? "  (over its budget)" : ""}`);
+    report.push(`  ${name.padEnd(10)} ${words.padEnd(44)} ${minutes.toFixed(1)}${budget ? ` of ${budget}` : ""} min${minutes > budget ? "  (over its budget)" : ""}`);
   };
 
   await timed("set-up", async () => { await setup(only === "wasm-pack" ? only : "test"); return "done"; });
@@ -123,7 +124,7 @@ main(async () => {
     total.passed += result.passed;
     total.failed += result.failed + (broke || empty ? 1 : 0);
     if (broke) return `✗ broke off: ${result.code}`;
-    return empty ? "✗ not one test ran" : `${result.failed ? "✗" : "✓"} ${result.passed} passed, ${result.failed} failed`;
+    return empty ? "✗ not one test ran" : `${result.failed ? "✗" : "✓"} ${result.passed} passed, ${result.failed} failed${result.idle ? `, ${result.idle} not run or to do` : ""}`;
   });
 
   console.log(`\n${report.join("\n")}\n\n${total.passed} passed, ${total.failed} failed`);

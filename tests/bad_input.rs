@@ -1,0 +1,394 @@
+//! Whatever a caller gets wrong is an error with a code and a message that names it; nothing is half-recorded, and the
+//! objects still work.
+
+mod common;
+mod reference;
+
+use common::tolerance::{assert_close, exact};
+use common::{Rng, bits, f64s, fresh_gpu, gpu, refused};
+use lora_webgpu::kernels::{base, lora, loss, optim};
+use lora_webgpu::{
+    AdamW, FrozenLinear, Gpu, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Optimizer, OptimizerKind, Recording,
+    Result, Sgd, Tensor,
+};
+use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
+
+wasm_bindgen_test_configure!(run_in_browser);
+
+/// A tensor of ones.
+fn ones(gpu: &Gpu, label: &str, shape: &[usize]) -> Tensor {
+    Tensor::from_slice(gpu, label, shape, &vec![1.0; shape.iter().product()]).unwrap()
+}
+
+fn layer(gpu: &Gpu, name: &str) -> LoraLinear {
+    let base = FrozenLinear::new(gpu, 5, 4, &Rng(1).numbers(20), None).unwrap();
+    LoraLinear::new(gpu, Some(name), base, &LoraConfig::new(2, 4.0)).unwrap()
+}
+
+/// That a step of training still changes B, which starts as zeros.
+async fn still_trains(gpu: &Gpu, layer: &LoraLinear) {
+    let optimizer = Optimizer::new(gpu, &[layer], OptimizerKind::AdamW(AdamW::default()), 0.1).unwrap();
+    let (x, d_output) = (ones(gpu, "x", &[3, 4]), ones(gpu, "d_output", &[3, 5]));
+    let rec = Recording::new(gpu);
+    layer.forward(&rec, &x).unwrap();
+    layer.backward(&rec, &x, &d_output, None).unwrap();
+    optimizer.step(&rec).unwrap();
+    rec.submit().await.unwrap();
+    assert!(layer.weight().b.read().await.unwrap().iter().all(|v| v.is_finite() && *v != 0.0));
+    optimizer.destroy();
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn tensors_have_positive_dimensions_and_as_many_elements() {
+    let gpu = gpu().await;
+    for shape in [&[][..], &[0], &[3, 0], &[0, 3]] {
+        refused("an empty shape", Tensor::zeros(&gpu, "empty", shape), "shape", &["empty", &format!("{shape:?}")]);
+    }
+    refused("too few", Tensor::from_slice(&gpu, "few", &[2, 3], &[0.0; 5]), "shape", &["few", "6", "5"]);
+    let tensor = ones(&gpu, "target", &[2, 3]);
+    refused("a write of another length", tensor.write(&[0.0; 7]), "shape", &["target", "6", "7"]);
+    assert_eq!(tensor.read().await.unwrap(), [1.0; 6], "nothing was written");
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn sizes_above_the_limits_are_refused_before_anything_is_made() {
+    let gpu = gpu().await;
+    let before = gpu.memory();
+    let most = gpu.limits().max_buffer_size.min(gpu.limits().max_storage_buffer_binding_size) / 4;
+    for shape in [&[most as usize + 1][..], &[usize::MAX], &[usize::MAX, usize::MAX], &[usize::MAX / 2, 3]] {
+        refused("a tensor", Tensor::zeros(&gpu, "huge", shape), "limit", &["huge"]);
+    }
+    let parts: [(&str, &[usize]); 2] = [("half", &[most as usize / 2 + 64]), ("more", &[most as usize / 2 + 64])];
+    refused("an arena", Tensor::arena(&gpu, "arena", &parts), "limit", &["arena"]);
+    refused("an arena", Tensor::arena(&gpu, "arena", &[("whole", &[usize::MAX / 4])]), "limit", &[]);
+    for rank in [most as usize, usize::MAX / 8, usize::MAX] {
+        refused("a rank", LoraWeight::new(&gpu, 64, 64, &LoraConfig::new(rank, 1.0)), "limit", &["lora"]);
+    }
+    assert_eq!(gpu.memory(), before);
+    still_trains(&gpu, &layer(&gpu, "after")).await;
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn configurations_out_of_range_are_refused() {
+    let gpu = gpu().await;
+    let before = gpu.memory();
+    for (rank, alpha, name) in [
+        (0, 1.0, "rank"),
+        (4, f64::NAN, "alpha"),
+        (4, f64::INFINITY, "alpha"),
+        (4, f64::NEG_INFINITY, "alpha"),
+        (1, 1e300, "alpha"),
+    ] {
+        for use_rslora in [false, true] {
+            let config = LoraConfig { use_rslora, ..LoraConfig::new(rank, alpha) };
+            refused("a scaling", config.scaling(), "invalid-argument", &[name]);
+            refused("a weight", LoraWeight::new(&gpu, 3, 5, &config), "invalid-argument", &[name]);
+        }
+    }
+    assert_eq!(gpu.memory(), before);
+    assert_eq!(LoraConfig::new(4, 8.0).scaling().unwrap(), 2.0);
+    assert_eq!(LoraConfig { use_rslora: true, ..LoraConfig::new(4, 8.0) }.scaling().unwrap(), 4.0);
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn optimizers_refuse_what_is_out_of_range_and_layers_that_are_taken() {
+    let gpu = gpu().await;
+    let (first, second) = (layer(&gpu, "first"), layer(&gpu, "second"));
+    let start = first.weight().a.read().await.unwrap();
+    let sgd = OptimizerKind::Sgd(Sgd::default());
+    let adamw = |change: fn(&mut AdamW)| {
+        let mut options = AdamW::default();
+        change(&mut options);
+        OptimizerKind::AdamW(options)
+    };
+    let before = gpu.memory();
+    for lr in [f64::NAN, f64::INFINITY, -1e-3, 1e300] {
+        refused("lr", Optimizer::new(&gpu, &[&first], sgd, lr), "invalid-argument", &["lr"]);
+    }
+    for (kind, name) in [
+        (adamw(|o| o.beta1 = 1.0), "beta1"),
+        (adamw(|o| o.beta1 = -0.1), "beta1"),
+        (adamw(|o| o.beta2 = 1.5), "beta2"),
+        (adamw(|o| o.beta2 = f64::NAN), "beta2"),
+        (adamw(|o| o.beta2 = 1.0 - 1e-12), "beta2"),
+        (adamw(|o| o.eps = -1e-8), "eps"),
+        (adamw(|o| o.eps = f64::INFINITY), "eps"),
+        (adamw(|o| o.weight_decay = f64::NAN), "weightDecay"),
+        (OptimizerKind::Sgd(Sgd { momentum: 1.0, weight_decay: 0.0 }), "momentum"),
+        (OptimizerKind::Sgd(Sgd { momentum: f64::NAN, weight_decay: 0.0 }), "momentum"),
+        (OptimizerKind::Sgd(Sgd { momentum: 0.9, weight_decay: -1.0 }), "weightDecay"),
+    ] {
+        refused(name, Optimizer::new(&gpu, &[&first], kind, 1e-3), "invalid-argument", &[name]);
+    }
+    refused("no layers", Optimizer::new(&gpu, &[], sgd, 1e-3), "invalid-argument", &["layers"]);
+    refused(
+        "a layer twice",
+        Optimizer::new(&gpu, &[&first, &second, &first], sgd, 1e-3),
+        "invalid-argument",
+        &["first"],
+    );
+    assert_eq!(gpu.memory(), before);
+
+    let owner = Optimizer::new(&gpu, &[&second], sgd, 1e-3).unwrap();
+    refused("a layer of another", Optimizer::new(&gpu, &[&first, &second], sgd, 1e-3), "invalid-argument", &["second"]);
+    refused("set_lr", owner.set_lr(f64::NAN), "invalid-argument", &["lr"]);
+    owner.destroy();
+    let next = Optimizer::new(&gpu, &[&first, &second], sgd, 1e-3).unwrap();
+    assert_eq!(first.weight().a.read().await.unwrap(), start);
+    next.destroy();
+    still_trains(&gpu, &first).await;
+    still_trains(&gpu, &second).await;
+}
+
+/// Everything that takes shapes, each with one wrong.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
+    let gpu = gpu().await;
+    let t = |shape: &[usize]| ones(&gpu, "given", shape);
+    let rec = Recording::new(&gpu);
+    let adamw = AdamW::default();
+    let weight = LoraWeight::from_tensors(t(&[2, 4]), t(&[5, 2])).unwrap();
+    let grad = LoraGrad::new(&gpu, &weight).unwrap();
+    let cases: Vec<(&str, Result<()>, &str)> = vec![
+        ("project_a", lora::project_a::record(&rec, &t(&[2, 4]), &t(&[3, 5]), &t(&[3, 2])), "x"),
+        ("project_a", lora::project_a::record(&rec, &t(&[2, 4]), &t(&[3, 4]), &t(&[2, 3])), "h"),
+        ("project_a", lora::project_a::record(&rec, &t(&[8]), &t(&[3, 4]), &t(&[3, 2])), "a"),
+        ("project_a", lora::project_a::record(&rec, &t(&[2, 4]), &t(&[12]), &t(&[3, 2])), "x"),
+        ("project_a_gemv", lora::project_a_gemv::record(&rec, &t(&[2, 4]), &t(&[2, 4]), &t(&[2, 2])), "x"),
+        ("project_a_gemv", lora::project_a_gemv::record(&rec, &t(&[2, 4]), &t(&[1, 4]), &t(&[2, 1])), "h"),
+        ("project_b", lora::project_b::record(&rec, &t(&[5, 2]), &t(&[3, 4]), &t(&[3, 5])), "h"),
+        ("project_b", lora::project_b::record(&rec, &t(&[5, 2]), &t(&[3, 2]), &t(&[5, 3])), "y"),
+        ("add_scaled", lora::add_scaled::record(&rec, &t(&[3, 5]), &t(&[5, 3]), 1.0), "output"),
+        ("fused_b_add", lora::fused_b_add::record(&rec, &t(&[5, 2]), &t(&[3, 3]), &t(&[3, 5]), 1.0), "h"),
+        ("fused_b_add", lora::fused_b_add::record(&rec, &t(&[5, 2]), &t(&[3, 2]), &t(&[3, 4]), 1.0), "output"),
+        ("save_activation", lora::save_activation::record(&rec, &t(&[3, 5]), &t(&[15])), "dst"),
+        ("grad_b", lora::grad_b::record(&rec, &t(&[3, 4]), &t(&[3, 2]), &t(&[5, 2]), 1.0), "d_output"),
+        ("grad_b", lora::grad_b::record(&rec, &t(&[3, 5]), &t(&[3, 1]), &t(&[5, 2]), 1.0), "h"),
+        ("grad_dh", lora::grad_dh::record(&rec, &t(&[5, 2]), &t(&[3, 4]), &t(&[3, 2])), "d_output"),
+        ("grad_dh", lora::grad_dh::record(&rec, &t(&[5, 2]), &t(&[3, 5]), &t(&[3, 3])), "dh"),
+        ("grad_dh_gemv", lora::grad_dh_gemv::record(&rec, &t(&[5, 2]), &t(&[2, 5]), &t(&[2, 2])), "d_output"),
+        ("grad_a", lora::grad_a::record(&rec, &t(&[3, 1]), &t(&[3, 4]), &t(&[2, 4]), 1.0), "dh"),
+        ("grad_a", lora::grad_a::record(&rec, &t(&[3, 2]), &t(&[2, 4]), &t(&[2, 4]), 1.0), "x"),
+        ("input_grad", lora::input_grad::record(&rec, &t(&[2, 4]), &t(&[3, 1]), &t(&[3, 4]), 1.0), "dh"),
+        ("input_grad", lora::input_grad::record(&rec, &t(&[2, 4]), &t(&[3, 2]), &t(&[4, 3]), 1.0), "d_input"),
+        ("linear_f32", base::linear_f32::record(&rec, &t(&[5, 4]), None, &t(&[3, 5]), &t(&[3, 5])), "x"),
+        ("linear_f32", base::linear_f32::record(&rec, &t(&[5, 4]), Some(&t(&[4])), &t(&[3, 4]), &t(&[3, 5])), "bias"),
+        ("linear_f32", base::linear_f32::record(&rec, &t(&[5, 4]), None, &t(&[3, 4]), &t(&[2, 5])), "output"),
+        ("linear_f32_gemv", base::linear_f32_gemv::record(&rec, &t(&[5, 4]), None, &t(&[3, 4]), &t(&[3, 5])), "x"),
+        ("linear_f32_vec4", base::linear_f32_vec4::record(&rec, &t(&[5, 6]), None, &t(&[3, 6]), &t(&[3, 5])), "weight"),
+        ("linear_f32_t", base::linear_f32_t::record(&rec, &t(&[5, 4]), &t(&[3, 4]), &t(&[3, 4])), "d_output"),
+        ("linear_f32_t", base::linear_f32_t::record(&rec, &t(&[5, 4]), &t(&[3, 5]), &t(&[3, 5])), "d_input"),
+        ("linear_f32_t_gemv", base::linear_f32_t_gemv::record(&rec, &t(&[5, 4]), &t(&[3, 5]), &t(&[3, 4])), "d_output"),
+        ("linear_f32_t_vec4", base::linear_f32_t_vec4::record(&rec, &t(&[6, 4]), &t(&[3, 6]), &t(&[3, 4])), "weight"),
+        ("mse", loss::mse::record(&rec, &t(&[3, 5]), &t(&[5, 3]), &t(&[3, 5]), &t(&[1])), "targets"),
+        ("mse", loss::mse::record(&rec, &t(&[3, 5]), &t(&[3, 5]), &t(&[15]), &t(&[1])), "d_output"),
+        ("mse", loss::mse::record(&rec, &t(&[3, 5]), &t(&[3, 5]), &t(&[3, 5]), &t(&[2])), "loss"),
+        ("sum", loss::sum::record(&rec, &t(&[3]), 4, &t(&[1])), "values"),
+        ("adamw", optim::adamw::record(&rec, &t(&[3]), &t(&[4]), &t(&[4]), &t(&[2, 4]), &adamw), "grad"),
+        ("adamw", optim::adamw::record(&rec, &t(&[4]), &t(&[4]), &t(&[4]), &t(&[4]), &adamw), "moments"),
+        ("adamw", optim::adamw::record(&rec, &t(&[4]), &t(&[3]), &t(&[4]), &t(&[2, 4]), &adamw), "state"),
+        ("begin_step", optim::begin_step::record(&rec, &t(&[1]), &t(&[3, 3]), &t(&[4])), "bias"),
+        ("begin_step", optim::begin_step::record(&rec, &t(&[1]), &t(&[3, 2]), &t(&[5])), "state"),
+        ("sgd", optim::sgd::record(&rec, &t(&[4]), &t(&[4]), &t(&[5]), 0.0), "grad"),
+        (
+            "sgd_momentum",
+            optim::sgd_momentum::record(&rec, &t(&[4]), &t(&[4]), &t(&[4]), &t(&[5]), 0.0, 0.9),
+            "velocity",
+        ),
+        ("lora_forward", rec.lora_forward(&weight, &t(&[3, 4]), &t(&[3, 2]), &t(&[3, 5]), &t(&[3, 4]), 1.0), "output"),
+        ("lora_forward_fused", rec.lora_forward_fused(&weight, &t(&[3, 4]), &t(&[3, 2]), &t(&[4, 5]), 1.0), "output"),
+        (
+            "lora_backward",
+            rec.lora_backward(
+                &weight,
+                &t(&[3, 5]),
+                &t(&[3, 4]),
+                &t(&[3, 2]),
+                &t(&[3, 2]),
+                &grad,
+                Some(&t(&[3, 5])),
+                1.0,
+            ),
+            "d_input",
+        ),
+    ];
+    for (what, result, name) in cases {
+        refused(what, result, "shape", &[&format!("{name}: expected"), "got"]);
+    }
+    let layer = layer(&gpu, "layer");
+    refused("forward", layer.forward(&rec, &t(&[3, 5])), "shape", &["x", "4", "5"]);
+    refused("backward", layer.backward(&rec, &t(&[3, 4]), &t(&[2, 5]), None), "shape", &["d_output"]);
+    refused("backward", layer.backward(&rec, &t(&[3, 4]), &t(&[3, 5]), Some(&t(&[3, 5]))), "shape", &["d_input"]);
+    refused("a and b", LoraWeight::from_tensors(t(&[2, 4]), t(&[5, 3])), "shape", &["b", "2", "3"]);
+    refused("weight", FrozenLinear::new(&gpu, 5, 4, &[0.0; 19], None), "shape", &["weight", "20", "19"]);
+    refused("bias", FrozenLinear::new(&gpu, 5, 4, &[0.0; 20], Some(&[0.0; 4])), "shape", &["bias", "5", "4"]);
+    assert_eq!(rec.dispatches(), 0, "nothing was half-recorded");
+    rec.submit().await.unwrap();
+    still_trains(&gpu, &layer).await;
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn scalars_that_are_not_finite_are_refused() {
+    let gpu = gpu().await;
+    let t = |shape: &[usize]| ones(&gpu, "given", shape);
+    let rec = Recording::new(&gpu);
+    let weight = LoraWeight::from_tensors(t(&[2, 4]), t(&[5, 2])).unwrap();
+    let grad = LoraGrad::new(&gpu, &weight).unwrap();
+    for scale in [f32::NAN, f32::INFINITY] {
+        let (x, h, y, output) = (t(&[3, 4]), t(&[3, 2]), t(&[3, 5]), t(&[3, 5]));
+        for result in [
+            lora::add_scaled::record(&rec, &y, &output, scale),
+            lora::fused_b_add::record(&rec, &weight.b, &h, &output, scale),
+            lora::grad_a::record(&rec, &h, &x, &grad.a, scale),
+            lora::grad_b::record(&rec, &y, &h, &grad.b, scale),
+            lora::input_grad::record(&rec, &weight.a, &h, &x, scale),
+            rec.lora_forward(&weight, &x, &h, &y, &output, scale),
+            rec.lora_forward_fused(&weight, &x, &h, &output, scale),
+            rec.lora_backward(&weight, &y, &x, &h, &t(&[3, 2]), &grad, None, scale),
+        ] {
+            refused("a scale", result, "invalid-argument", &["scale"]);
+        }
+    }
+    assert_eq!(rec.dispatches(), 0);
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn tensors_of_another_gpu_are_refused() {
+    let (here, there) = (gpu().await, fresh_gpu(None).await);
+    let rec = Recording::new(&here);
+    let (a, x, h) = (ones(&here, "a", &[2, 4]), ones(&here, "x", &[3, 4]), ones(&here, "h", &[3, 2]));
+    let foreign = ones(&there, "stranger", &[3, 4]);
+    let words = &["stranger"];
+    refused("an input", lora::project_a::record(&rec, &a, &foreign, &h), "foreign-tensor", words);
+    refused("an output", lora::save_activation::record(&rec, &x, &foreign), "foreign-tensor", words);
+    refused("zero", rec.zero(&foreign), "foreign-tensor", words);
+    let layer = layer(&here, "layer");
+    refused("forward", layer.forward(&rec, &foreign), "foreign-tensor", words);
+    let weight = LoraWeight::from_tensors(a.clone(), ones(&there, "stranger", &[5, 2])).unwrap();
+    let output = ones(&here, "output", &[3, 5]);
+    refused("b", rec.lora_forward_fused(&weight, &x, &h, &output, 1.0), "foreign-tensor", words);
+    let sgd = OptimizerKind::Sgd(Sgd::default());
+    refused("a layer", Optimizer::new(&there, &[&layer], sgd, 1e-3), "foreign-tensor", &[]);
+    assert_eq!(rec.dispatches(), 0, "nothing was half-recorded");
+    still_trains(&here, &layer).await;
+    there.destroy();
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn one_buffer_read_and_written_in_a_dispatch_is_refused() {
+    let gpu = gpu().await;
+    let rec = Recording::new(&gpu);
+    let square = ones(&gpu, "square", &[4, 4]);
+    let other = ones(&gpu, "other", &[4, 4]);
+    let aliased = |what, result: Result<()>, words: &[&str]| refused(what, result, "aliased-buffer", words);
+    aliased("y is output", lora::add_scaled::record(&rec, &square, &square, 1.0), &["add_scaled", "y", "output"]);
+    aliased("a copy onto itself", lora::save_activation::record(&rec, &square, &square.clone()), &["src", "dst"]);
+    aliased("x is h", lora::project_a::record(&rec, &other, &square, &square), &["project_a", "x", "h"]);
+    // WebGPU counts usage by buffer: other parts of one arena are as bad.
+    let (_, parts) = Tensor::arena(&gpu, "arena", &[("first", &[4, 4]), ("second", &[4, 4])]).unwrap();
+    aliased("two ranges", lora::save_activation::record(&rec, &parts[0], &parts[1]), &["src", "dst"]);
+    // Two written bindings over one range.
+    let (grad, state) = (ones(&gpu, "grad", &[4]), ones(&gpu, "state", &[4]));
+    let param = ones(&gpu, "param", &[4]);
+    let both = optim::sgd_momentum::record(&rec, &grad, &state, &param, &param, 0.0, 0.9);
+    aliased("written twice", both, &["param", "velocity"]);
+    let weight = LoraWeight::from_tensors(square.clone(), other.clone()).unwrap();
+    let (h, output) = (ones(&gpu, "h", &[4, 4]), ones(&gpu, "output", &[4, 4]));
+    aliased("h is output", rec.lora_forward_fused(&weight, &output, &h, &h, 1.0), &["h", "output"]);
+    assert_eq!(rec.dispatches(), 0, "nothing was half-recorded");
+    let base = FrozenLinear::new(&gpu, 4, 4, &[1.0; 16], None).unwrap();
+    let layer = LoraLinear::new(&gpu, None, base, &LoraConfig::new(2, 4.0)).unwrap();
+    let output = layer.forward(&rec, &square).unwrap();
+    let recorded = rec.dispatches();
+    aliased("its own output", layer.forward(&rec, &output).map(drop), &["x", "output"]);
+    assert_eq!(rec.dispatches(), recorded, "nothing was half-recorded");
+    // Read twice is fine.
+    lora::project_a::record(&rec, &square, &square, &h).unwrap();
+    rec.submit().await.unwrap();
+    assert_close("h", &h.read().await.unwrap(), &exact(&[4.0; 16]));
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn destroyed_tensors_are_refused_when_recorded_and_when_submitted() {
+    let gpu = gpu().await;
+    let memory = gpu.memory();
+    let gone = ones(&gpu, "gone", &[3, 4]);
+    gone.destroy();
+    gone.destroy();
+    assert!(gone.is_destroyed());
+    assert_eq!(gpu.memory(), memory, "its memory is freed");
+    let (src, dst) = (ones(&gpu, "src", &[3, 4]), ones(&gpu, "dst", &[3, 4]));
+    let rec = Recording::new(&gpu);
+    refused("write", gone.write(&[0.0; 12]), "disposed", &["gone"]);
+    refused("read", gone.read().await, "disposed", &["gone"]);
+    refused("zero", rec.zero(&gone), "disposed", &["gone"]);
+    refused("an input", lora::save_activation::record(&rec, &gone, &dst), "disposed", &["gone"]);
+    refused("an output", lora::save_activation::record(&rec, &src, &gone), "disposed", &["gone"]);
+    assert_eq!(rec.dispatches(), 0);
+
+    // Between recording and submit: nothing of the recording runs.
+    let late = ones(&gpu, "late", &[3, 4]);
+    dst.write(&[7.0; 12]).unwrap();
+    lora::save_activation::record(&rec, &src, &dst).unwrap();
+    lora::save_activation::record(&rec, &late, &dst).unwrap();
+    late.destroy();
+    let before = gpu.stats();
+    refused("submit", rec.submit().await, "disposed", &["late"]);
+    assert_eq!(gpu.stats(), before, "nothing was submitted");
+    assert_eq!(dst.read().await.unwrap(), [7.0; 12]);
+
+    // After submit: the work still runs.
+    let used = ones(&gpu, "used", &[3, 4]);
+    let rec = Recording::new(&gpu);
+    lora::add_scaled::record(&rec, &used, &dst, 2.0).unwrap();
+    let submission = rec.submit();
+    used.destroy();
+    submission.await.unwrap();
+    assert_eq!(dst.read().await.unwrap(), [9.0; 12]);
+
+    let layer = layer(&gpu, "layer");
+    layer.destroy();
+    let rec = Recording::new(&gpu);
+    refused("a destroyed layer", layer.forward(&rec, &src), "disposed", &[]);
+    let sgd = OptimizerKind::Sgd(Sgd::default());
+    refused("a destroyed layer", Optimizer::new(&gpu, &[&layer], sgd, 1e-3), "disposed", &[]);
+    assert_eq!(rec.dispatches(), 0);
+    let sound = self::layer(&gpu, "sound");
+    refused("one of two layers", Optimizer::new(&gpu, &[&sound, &layer], sgd, 1e-3), "disposed", &[]);
+    still_trains(&gpu, &sound).await;
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn an_optimizer_that_was_destroyed_leaves_its_layers_usable() {
+    let gpu = gpu().await;
+    let layer = layer(&gpu, "layer");
+    let start = layer.weight().a.read().await.unwrap();
+    let optimizer = Optimizer::new(&gpu, &[&layer], OptimizerKind::AdamW(AdamW::default()), 1e-3).unwrap();
+    optimizer.destroy();
+    optimizer.destroy();
+    let rec = Recording::new(&gpu);
+    refused("step", optimizer.step(&rec), "disposed", &[]);
+    refused("zero_grad", optimizer.zero_grad(&rec), "disposed", &[]);
+    refused("set_lr", optimizer.set_lr(0.1), "disposed", &[]);
+    assert_eq!(rec.dispatches(), 0);
+    assert_eq!(bits(&layer.weight().a.read().await.unwrap()), bits(&start));
+    still_trains(&gpu, &layer).await;
+}
+
+/// A destroyed device, and what was made on it.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_destroyed_gpu_refuses_work() {
+    let gpu = fresh_gpu(None).await;
+    let tensor = ones(&gpu, "tensor", &[2, 2]);
+    let values = f64s(&tensor.read().await.unwrap());
+    assert_eq!(values, [1.0; 4]);
+    let rec = Recording::new(&gpu);
+    lora::save_activation::record(&rec, &tensor, &ones(&gpu, "copy", &[2, 2])).unwrap();
+    gpu.destroy();
+    gpu.destroy();
+    refused("a tensor", Tensor::zeros(&gpu, "new", &[2]), "disposed", &["Gpu"]);
+    refused("a read", tensor.read().await, "disposed", &["Gpu"]);
+    refused("a write", tensor.write(&[0.0; 4]), "disposed", &["Gpu"]);
+    refused("a submit", rec.submit().await, "disposed", &["Gpu"]);
+    tensor.destroy();
+}

@@ -1,0 +1,277 @@
+//! What WGSL, Rust, tests and docs must agree on, read from their texts: one name everywhere, one layout, one direction.
+#![cfg(not(target_arch = "wasm32"))] // reads the source tree
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lora_webgpu::kernels::{ALL, Access, Kernel};
+use naga::back::pipeline_constants::process_overrides;
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::{AddressSpace, Module, ScalarKind, StorageAccess, TypeInner};
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(root(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// All files below a folder, as paths from the crate's root.
+fn files(folder: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root(folder)).unwrap_or_else(|e| panic!("{folder}: {e}")).map(Result::unwrap) {
+        let path = format!("{folder}/{}", entry.file_name().to_str().unwrap());
+        match entry.path().is_dir() {
+            true => found.extend(files(&path)),
+            false => found.push(path),
+        }
+    }
+    found.sort();
+    found
+}
+
+/// `group/kernel` of each file of a folder, without `mod.rs`.
+fn names(folder: &str, extension: &str) -> BTreeSet<String> {
+    let name = |path: &String| Some(path.strip_prefix(folder)?.strip_prefix('/')?.strip_suffix(extension)?.to_string());
+    files(folder).iter().filter_map(name).filter(|name| !name.ends_with("mod")).collect()
+}
+
+fn words(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').collect()
+}
+
+#[test]
+fn a_kernel_has_one_name_everywhere() {
+    let shaders = names("shaders", ".wgsl");
+    assert!(!shaders.is_empty());
+    assert_eq!(names("src/kernels", ".rs"), shaders, "each shader has its Rust file, and no file is without one");
+    let listed: BTreeSet<String> = ALL.iter().map(|kernel| kernel.name.to_string()).collect();
+    assert_eq!(listed, shaders, "kernels::ALL");
+    assert_eq!(ALL.len(), shaders.len(), "kernels::ALL lists none twice");
+    let (tests, docs) = (text("tests/kernels.rs"), text("docs/numerics.md"));
+    for name in &shaders {
+        let (group, kernel) = name.split_once('/').unwrap();
+        let function = format!("pub fn {kernel}(");
+        assert!(text(&format!("tests/reference/{group}.rs")).contains(&function), "{name} has no reference");
+        assert!(words(&tests).contains(kernel), "{name} has no tests");
+        assert!(docs.contains(&format!("| `{name}` |")), "{name} is not in docs/numerics.md: write it again");
+    }
+    assert_eq!(docs.matches("\n| `").count(), shaders.len(), "docs/numerics.md has kernels that are no more");
+}
+
+fn parse(kernel: &Kernel) -> (Module, ModuleInfo) {
+    assert_eq!(kernel.source, text(&format!("shaders/{}.wgsl", kernel.name)));
+    let module = naga::front::wgsl::parse_str(kernel.source)
+        .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(kernel.source, kernel.name)));
+    let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
+        .validate(&module)
+        .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(kernel.source, kernel.name)));
+    (module, info)
+}
+
+/// Name and type of each field of `struct Params` in the kernel's Rust file.
+fn rust_params(rust: &str) -> Vec<(String, String)> {
+    let body = rust.split_once("struct Params {").expect("a struct Params").1.split_once('}').unwrap().0;
+    let field = |line: &str| {
+        let (name, kind) = line.split("//").next().unwrap().trim().trim_end_matches(',').split_once(": ")?;
+        Some((name.to_string(), kind.to_string()))
+    };
+    body.lines().filter_map(field).collect()
+}
+
+#[test]
+fn the_params_struct_is_laid_out_alike_in_rust_and_wgsl() {
+    for kernel in ALL {
+        let (module, _) = parse(kernel);
+        let rust = rust_params(&text(&format!("src/kernels/{}.rs", kernel.name)));
+        let (_, params) = module.global_variables.iter().find(|(_, v)| v.space == AddressSpace::Uniform).unwrap();
+        let TypeInner::Struct { members, span } = &module.types[params.ty].inner else {
+            panic!("{}: params is no struct", kernel.name)
+        };
+        let wgsl: Vec<(String, String, u32)> = members
+            .iter()
+            .map(|member| {
+                let kind = match module.types[member.ty].inner {
+                    TypeInner::Scalar(naga::Scalar { kind: ScalarKind::Uint, width: 4 }) => "u32",
+                    TypeInner::Scalar(naga::Scalar { kind: ScalarKind::Float, width: 4 }) => "f32",
+                    ref other => panic!("{}: {:?} is {other:?}, not u32 or f32", kernel.name, member.name),
+                };
+                (member.name.clone().unwrap(), kind.to_string(), member.offset)
+            })
+            .collect();
+        // Fields of four bytes each: `repr(C)` puts them one after another.
+        let rust: Vec<_> = (0..).step_by(4).zip(rust).map(|(offset, (name, kind))| (name, kind, offset)).collect();
+        assert_eq!(wgsl, rust, "{}", kernel.name);
+        assert_eq!(*span as usize, kernel.params_size, "{}", kernel.name);
+    }
+}
+
+#[test]
+fn bindings_agree_in_order_name_and_access() {
+    for kernel in ALL {
+        let (module, _) = parse(kernel);
+        let bound: BTreeMap<u32, (&str, AddressSpace)> = module
+            .global_variables
+            .iter()
+            .filter_map(|(_, variable)| {
+                let binding = variable.binding?;
+                assert_eq!(binding.group, 0, "{}", kernel.name);
+                Some((binding.binding, (variable.name.as_deref().unwrap(), variable.space)))
+            })
+            .collect();
+        let storage = |access| AddressSpace::Storage { access };
+        let read_write = StorageAccess::LOAD | StorageAccess::STORE;
+        let expected: BTreeMap<u32, (&str, AddressSpace)> = kernel
+            .buffers
+            .iter()
+            .map(|(name, access)| match access {
+                Access::Read => (*name, storage(StorageAccess::LOAD)),
+                Access::Write => (*name, storage(read_write)),
+            })
+            .chain([("params", AddressSpace::Uniform)])
+            .enumerate()
+            .map(|(i, binding)| (i as u32, binding))
+            .collect();
+        assert_eq!(bound, expected, "{}", kernel.name);
+        assert!(kernel.buffers.len() <= 8, "{}: WebGPU promises 8 storage buffers", kernel.name);
+        assert!(kernel.buffers.iter().any(|(_, access)| *access == Access::Write), "{} writes nothing", kernel.name);
+        // House rule 3: the shape stands beside every array.
+        for line in kernel.source.lines().filter(|line| line.contains("var<storage") && line.contains("array<")) {
+            assert!(line.contains("; // ["), "{}: no shape beside «{line}»", kernel.name);
+        }
+    }
+}
+
+/// The u32 that `const NAME` or `override NAME` has in the shader.
+fn declared(kernel: &Kernel, keyword: &str) -> BTreeMap<String, u32> {
+    let parse = |line: &str| {
+        let (name, value) = line.strip_prefix(keyword)?.trim().split_once(": u32 = ")?;
+        Some((name.to_string(), value.split(';').next()?.parse().ok()?))
+    };
+    kernel.source.lines().filter_map(parse).collect()
+}
+
+#[test]
+fn constants_are_the_same_numbers_in_rust_and_wgsl() {
+    // How Rust counts workgroups that take as many elements as there are.
+    const RUST_ALONE: &[(&str, &str)] = &[("loss/mse", "ELEMENTS")];
+    for kernel in ALL {
+        let name = kernel.name;
+        let (module, _) = parse(kernel);
+        let overrides = declared(kernel, "override");
+        // An array's length that is an expression of overrides makes one without a name.
+        let named = module.overrides.iter().filter(|(_, o)| o.name.is_some()).count();
+        assert_eq!(overrides.len(), named, "{name}: overrides are u32 with a default");
+        let hardware = kernel.constants.iter().map(|(name, hardware, _)| (name.to_string(), *hardware)).collect();
+        assert_eq!(overrides, hardware, "{name}: overrides and their defaults are Kernel.constants for hardware");
+
+        let constants = declared(kernel, "const");
+        let rust = text(&format!("src/kernels/{name}.rs"));
+        for line in rust.lines().filter_map(|line| line.strip_prefix("const ")) {
+            let (constant, value) = line.trim_end_matches(';').split_once(": usize = ").expect(line);
+            if !RUST_ALONE.contains(&(name, constant)) {
+                assert_eq!(constants.get(constant), value.parse().ok().as_ref(), "{name}: {constant}");
+            }
+        }
+    }
+}
+
+#[test]
+fn workgroups_fit_every_device_on_hardware_and_software() {
+    for kernel in ALL {
+        let (module, info) = parse(kernel);
+        for hardware in [true, false] {
+            let value = |(name, h, s): &(&str, u32, u32)| (name.to_string(), f64::from(if hardware { *h } else { *s }));
+            let constants = kernel.constants.iter().map(value).collect();
+            let (module, _) = process_overrides(&module, &info, None, &constants).unwrap();
+            assert_eq!(module.entry_points.len(), 1, "{}", kernel.name);
+            let main = &module.entry_points[0];
+            assert_eq!(main.name, "main", "{}", kernel.name);
+            let invocations: u32 = main.workgroup_size.iter().product();
+            assert!(invocations <= 256, "{}: {invocations} invocations", kernel.name);
+            let shared = |variable: &naga::GlobalVariable| match variable.space {
+                AddressSpace::WorkGroup => module.types[variable.ty].inner.size(module.to_ctx()),
+                _ => 0,
+            };
+            let memory: u32 = module.global_variables.iter().map(|(_, variable)| shared(variable)).sum();
+            assert!(memory <= 16_384, "{}: {memory} bytes of workgroup memory", kernel.name);
+        }
+    }
+}
+
+#[test]
+fn shared_structs_are_the_same_in_every_shader() {
+    let state = |kernel: &&Kernel| Some(kernel.source.split_once("struct State {")?.1.split_once('}')?.0);
+    let states: BTreeSet<&str> = ALL.iter().filter_map(state).collect();
+    assert_eq!(states.len(), 1);
+}
+
+/// What a module may use, itself apart.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("error", &[]),
+    ("gpu", &["error"]),
+    ("kernels", &["gpu", "error"]),
+    ("base", &["kernels", "gpu", "error"]),
+    ("nn", &["kernels", "gpu", "error"]),
+    ("lora", &["base", "nn", "kernels", "gpu", "error"]),
+    ("loss", &["base", "nn", "kernels", "gpu", "error"]),
+    ("io", &["base", "nn", "kernels", "gpu", "error"]),
+    ("optim", &["lora", "base", "nn", "kernels", "gpu", "error"]), // the parameters of layers
+    ("model", &["lora", "loss", "optim", "io", "base", "nn", "kernels", "gpu", "error"]),
+    ("train", &["model", "lora", "loss", "optim", "io", "base", "nn", "kernels", "gpu", "error"]),
+    ("web", &["train", "model", "lora", "loss", "optim", "io", "base", "nn", "kernels", "gpu", "error"]),
+];
+
+/// First names after each `crate::`, comments left out.
+fn uses(source: &str) -> Vec<String> {
+    let code: String = source.lines().map(|line| line.split("//").next().unwrap()).collect::<Vec<_>>().join("\n");
+    let first = |path: &str| path.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        let Some(group) = rest.strip_prefix('{') else {
+            found.push(first(rest));
+            continue;
+        };
+        let (mut depth, mut item) = (1, String::new());
+        for c in group.chars() {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 || (depth == 1 && c == ',') {
+                found.push(first(&item));
+                item.clear();
+            } else {
+                item.push(c);
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+    }
+    found.retain(|name| !name.is_empty());
+    found
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    assert_eq!(
+        uses("use crate::gpu::{A, b};\nuse crate::{\n    lora::{X, y}, // crate::no\n    Gpu,\n};"),
+        ["gpu", "lora", "Gpu"]
+    );
+    for path in files("src").iter().filter(|path| path.ends_with(".rs") && *path != "src/lib.rs") {
+        let module = path.split('/').nth(1).unwrap().trim_end_matches(".rs");
+        let (_, allowed) =
+            LAYERS.iter().find(|(name, _)| *name == module).unwrap_or_else(|| panic!("{path}: which layer?"));
+        for used in uses(&text(path)) {
+            // The crate's own re-exports hide where they come from: for the façade only.
+            let root = module == "web" && (used == "Result" || used.starts_with(char::is_uppercase));
+            let fine = used == module || allowed.contains(&used.as_str()) || root;
+            assert!(fine, "{path} uses crate::{used}, which is not below {module}");
+        }
+    }
+}

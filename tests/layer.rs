@@ -1,0 +1,711 @@
+//! What the kernels make together: the table of systems, a layer, its gradients, its training.
+
+mod common;
+mod reference;
+
+use std::collections::BTreeMap;
+
+use common::tolerance::{Expected, assert_close, products, updated};
+use common::{PROFILES, Rng, bits, f64s, gpu, gpu_as};
+use lora_webgpu::kernels::lora as kernel;
+use lora_webgpu::kernels::loss;
+use lora_webgpu::{
+    AdamW, FrozenLinear, Gpu, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Optimizer, OptimizerKind, Recording,
+    Result, Sgd, Tensor,
+};
+use reference::lora::{Old, lora_backward, lora_forward};
+use reference::{Dims, Sum, base, values};
+use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
+
+wasm_bindgen_test_configure!(run_in_browser);
+
+const SCALE: f32 = 1.75;
+
+const fn d(tokens: usize, in_features: usize, out_features: usize, rank: usize) -> Dims {
+    Dims { tokens, in_features, out_features, rank }
+}
+
+const SHAPES: &[Dims] = &[
+    d(1, 1, 1, 1),
+    d(1, 33, 20, 3),
+    d(2, 3, 5, 3),
+    d(7, 12, 31, 17),
+    d(5, 64, 64, 64),
+    d(130, 17, 13, 4),
+    d(9, 1, 7, 8),
+    d(6, 7, 1, 1),
+];
+
+// ── the reference ──
+
+/// Central differences of a function that is at most quadratic in each argument have no error but f64's.
+fn assert_gradient(name: &str, at: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) {
+    const STEP: f64 = 1e-3;
+    for i in 0..at.len() {
+        let moved = |by: f64| f(&(0..at.len()).map(|j| at[j] + if i == j { by } else { 0.0 }).collect::<Vec<_>>());
+        let difference = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
+        let error = (difference - gradient[i]).abs();
+        assert!(
+            error <= 1e-6 * gradient[i].abs().max(1.0),
+            "{name}[{i}]: {difference} by differences, {}",
+            gradient[i]
+        );
+    }
+}
+
+#[wasm_bindgen_test(unsupported = test)]
+fn finite_differences_hold_the_reference_to_1e_6() {
+    for d in [d(1, 1, 1, 1), d(1, 5, 4, 3), d(3, 5, 4, 2), d(2, 3, 1, 1), d(4, 1, 6, 8)] {
+        let rng = &mut Rng(7);
+        let mut random = |len: usize| f64s(&rng.numbers(len));
+        let (a, b) = (random(d.rank * d.in_features), random(d.out_features * d.rank));
+        let (w, bias) = (random(d.out_features * d.in_features), random(d.out_features));
+        let (x, targets) = (random(d.tokens * d.in_features), random(d.tokens * d.out_features));
+        let output = |a: &[f64], b: &[f64], x: &[f64]| {
+            values(&lora_forward(d, a, b, x, &values(&base::linear_f32(d, &w, Some(&bias), x)), 1.75))
+        };
+        let loss = |a: &[f64], b: &[f64], x: &[f64]| reference::loss::mse(&output(a, b, x), &targets).0.value;
+        let d_output = values(&reference::loss::mse(&output(&a, &b, &x), &targets).1);
+        let old = Old {
+            d_a: vec![0.0; a.len()],
+            d_b: vec![0.0; b.len()],
+            d_input: values(&base::linear_f32_t(d, &w, &d_output)),
+        };
+        let gradient = lora_backward(d, &a, &b, &x, &d_output, &old, 1.75);
+        assert_gradient("d_output", &output(&a, &b, &x), &d_output, |y| reference::loss::mse(y, &targets).0.value);
+        assert_gradient("dA", &a, &values(&gradient.d_a), |a| loss(a, &b, &x));
+        assert_gradient("dB", &b, &values(&gradient.d_b), |b| loss(&a, b, &x));
+        assert_gradient("d_input", &x, &values(&gradient.d_input), |x| loss(&a, &b, x));
+    }
+}
+
+// ── the table of systems ──
+
+/// One tensor of each kind.
+struct Set {
+    tensors: BTreeMap<&'static str, Tensor>,
+    weight: LoraWeight,
+    grad: LoraGrad,
+}
+
+impl std::ops::Index<&str> for Set {
+    type Output = Tensor;
+    fn index(&self, name: &str) -> &Tensor {
+        &self.tensors[name]
+    }
+}
+
+impl Set {
+    /// Random inputs; outputs as `fill` says.
+    fn new(gpu: &Gpu, d: Dims, row: &System, fill: impl Fn(&str, usize) -> Vec<f32>) -> Set {
+        let Dims { tokens: t, in_features: i, out_features: o, rank: r } = d;
+        let shapes = [
+            ("a", [r, i]),
+            ("b", [o, r]),
+            ("x", [t, i]),
+            ("h", [t, r]),
+            ("y", [t, o]),
+            ("output", [t, o]),
+            ("d_output", [t, o]),
+            ("dh", [t, r]),
+            ("d_a", [r, i]),
+            ("d_b", [o, r]),
+            ("d_input", [t, i]),
+            ("saved", [t, i]),
+        ];
+        let rng = &mut Rng(3);
+        let tensors: BTreeMap<_, _> = shapes
+            .into_iter()
+            .map(|(name, shape)| {
+                let random = rng.numbers(shape[0] * shape[1]);
+                let is_output = row.overwrites.contains(&name) || row.accumulates.contains(&name);
+                let data = if is_output { fill(name, random.len()) } else { random };
+                (name, Tensor::from_slice(gpu, name, &shape, &data).unwrap())
+            })
+            .collect();
+        let weight = LoraWeight::from_tensors(tensors["a"].clone(), tensors["b"].clone()).unwrap();
+        let grad = LoraGrad::from_tensors(tensors["d_a"].clone(), tensors["d_b"].clone());
+        Set { tensors, weight, grad }
+    }
+
+    async fn read(&self) -> BTreeMap<&'static str, Vec<f32>> {
+        let mut read = BTreeMap::new();
+        for (name, tensor) in &self.tensors {
+            read.insert(*name, tensor.read().await.unwrap());
+        }
+        read
+    }
+}
+
+struct System {
+    name: &'static str,
+    record: fn(&Recording, &Set) -> Result<()>,
+    overwrites: &'static [&'static str],
+    accumulates: &'static [&'static str],
+    dispatches: usize,
+}
+
+/// DESIGN's table.
+const SYSTEMS: &[System] = &[
+    System {
+        name: "projectA",
+        record: |rec, s| kernel::project_a::record(rec, &s["a"], &s["x"], &s["h"]),
+        overwrites: &["h"],
+        accumulates: &[],
+        dispatches: 1,
+    },
+    System {
+        name: "projectB",
+        record: |rec, s| kernel::project_b::record(rec, &s["b"], &s["h"], &s["y"]),
+        overwrites: &["y"],
+        accumulates: &[],
+        dispatches: 1,
+    },
+    System {
+        name: "addScaled",
+        record: |rec, s| kernel::add_scaled::record(rec, &s["y"], &s["output"], SCALE),
+        overwrites: &[],
+        accumulates: &["output"],
+        dispatches: 1,
+    },
+    System {
+        name: "fusedBAdd",
+        record: |rec, s| kernel::fused_b_add::record(rec, &s["b"], &s["h"], &s["output"], SCALE),
+        overwrites: &[],
+        accumulates: &["output"],
+        dispatches: 1,
+    },
+    System {
+        name: "loraForward",
+        record: |rec, s| rec.lora_forward(&s.weight, &s["x"], &s["h"], &s["y"], &s["output"], SCALE),
+        overwrites: &["h", "y"],
+        accumulates: &["output"],
+        dispatches: 3,
+    },
+    System {
+        name: "loraForwardFused",
+        record: |rec, s| rec.lora_forward_fused(&s.weight, &s["x"], &s["h"], &s["output"], SCALE),
+        overwrites: &["h"],
+        accumulates: &["output"],
+        dispatches: 2,
+    },
+    System {
+        name: "saveActivation",
+        record: |rec, s| kernel::save_activation::record(rec, &s["x"], &s["saved"]),
+        overwrites: &["saved"],
+        accumulates: &[],
+        dispatches: 1,
+    },
+    System {
+        name: "gradB",
+        record: |rec, s| kernel::grad_b::record(rec, &s["d_output"], &s["h"], &s["d_b"], SCALE),
+        overwrites: &[],
+        accumulates: &["d_b"],
+        dispatches: 1,
+    },
+    System {
+        name: "gradDh",
+        record: |rec, s| kernel::grad_dh::record(rec, &s["b"], &s["d_output"], &s["dh"]),
+        overwrites: &["dh"],
+        accumulates: &[],
+        dispatches: 1,
+    },
+    System {
+        name: "gradA",
+        record: |rec, s| kernel::grad_a::record(rec, &s["dh"], &s["x"], &s["d_a"], SCALE),
+        overwrites: &[],
+        accumulates: &["d_a"],
+        dispatches: 1,
+    },
+    System {
+        name: "inputGrad",
+        record: |rec, s| kernel::input_grad::record(rec, &s["a"], &s["dh"], &s["d_input"], SCALE),
+        overwrites: &[],
+        accumulates: &["d_input"],
+        dispatches: 1,
+    },
+    System {
+        name: "loraBackward",
+        record: |rec, s| {
+            rec.lora_backward(
+                &s.weight,
+                &s["d_output"],
+                &s["x"],
+                &s["h"],
+                &s["dh"],
+                &s.grad,
+                Some(&s["d_input"]),
+                SCALE,
+            )
+        },
+        overwrites: &["dh"],
+        accumulates: &["d_a", "d_b", "d_input"],
+        dispatches: 4,
+    },
+    System {
+        name: "loraBackward without dInput",
+        record: |rec, s| rec.lora_backward(&s.weight, &s["d_output"], &s["x"], &s["h"], &s["dh"], &s.grad, None, SCALE),
+        overwrites: &["dh"],
+        accumulates: &["d_a", "d_b"],
+        dispatches: 3,
+    },
+    System {
+        name: "zero",
+        record: |rec, s| s.grad.zero(rec),
+        overwrites: &["d_a", "d_b"],
+        accumulates: &[],
+        dispatches: 0,
+    },
+];
+
+/// Twice from random accumulators and NaN elsewhere: what accumulates grows by the same each time, what is overwritten
+/// gets the same bits, and nothing else changes.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn every_system_overwrites_or_accumulates_as_the_table_says() {
+    let gpu = gpu().await;
+    for d in [d(1, 5, 7, 3), d(3, 9, 4, 2)] {
+        for system in SYSTEMS {
+            let name = system.name;
+            let record = |set: &Set| {
+                let rec = Recording::new(&gpu);
+                (system.record)(&rec, set).unwrap();
+                assert_eq!(rec.dispatches(), system.dispatches, "{name}");
+                rec
+            };
+            let accumulator = |name: &str| system.accumulates.contains(&name);
+            let from_zero =
+                Set::new(&gpu, d, system, |name, len| vec![if accumulator(name) { 0.0 } else { f32::NAN }; len]);
+            record(&from_zero).submit().await.unwrap();
+            let once = from_zero.read().await;
+
+            let set = Set::new(&gpu, d, system, |name, len| match accumulator(name) {
+                true => Rng(5).numbers(len),
+                false => vec![f32::NAN; len],
+            });
+            let before = set.read().await;
+            let rec = record(&set);
+            for times in 1..=2 {
+                rec.submit().await.unwrap();
+                for (tensor, now) in set.read().await {
+                    if system.overwrites.contains(&tensor) {
+                        assert_eq!(bits(&now), bits(&once[tensor]), "{name}: {tensor} is overwritten");
+                        assert!(now.iter().all(|v| v.is_finite()), "{name}: {tensor} is written whole");
+                    } else if accumulator(tensor) {
+                        let expected = |(old, grown): (&f32, &f32)| {
+                            let sum = Sum::of((*old).into()).plus(Sum::of(f64::from(times) * f64::from(*grown)));
+                            Sum { terms: 4, ..sum }
+                        };
+                        let sums: Vec<Sum> = before[tensor].iter().zip(&once[tensor]).map(expected).collect();
+                        assert_close(&format!("{name}: {tensor} accumulates"), &now, &products(&sums));
+                    } else {
+                        assert_eq!(bits(&now), bits(&before[tensor]), "{name}: {tensor} is left alone");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn the_fused_forward_equals_the_unfused() {
+    for profile in PROFILES {
+        let gpu = gpu_as(profile).await;
+        for &d in SHAPES {
+            let system = |name: &str| SYSTEMS.iter().find(|system| system.name == name).unwrap();
+            let mut outputs = Vec::new();
+            let mut expected = Vec::new();
+            for system in [system("loraForward"), system("loraForwardFused")] {
+                let set = Set::new(&gpu, d, system, |_, len| Rng(5).numbers(len));
+                let [a, b, x, old] = [&set["a"], &set["b"], &set["x"], &set["output"]].map(Tensor::read);
+                let [a, b, x, old] = [a.await, b.await, x.await, old.await].map(|v| f64s(&v.unwrap()));
+                let rec = Recording::new(&gpu);
+                (system.record)(&rec, &set).unwrap();
+                rec.submit().await.unwrap();
+                outputs.push(set["output"].read().await.unwrap());
+                expected = products(&lora_forward(d, &a, &b, &x, &old, SCALE.into()));
+            }
+            let name = format!("for {profile:?} at {d:?}");
+            for output in &outputs {
+                assert_close(&name, output, &expected);
+            }
+            let unfused: Vec<Expected> =
+                outputs[0].iter().zip(&expected).map(|(v, e)| Expected { value: (*v).into(), ..*e }).collect();
+            assert_close(&name, &outputs[1], &unfused);
+        }
+    }
+}
+
+// ── a layer ──
+
+/// A layer with a base and an adapter of random numbers, and a batch.
+struct Problem {
+    d: Dims,
+    layer: LoraLinear,
+    x: Tensor,
+    d_output: Tensor,
+    d_input: Tensor,
+    w: Vec<f64>,
+    bias: Option<Vec<f64>>,
+    a: Vec<f64>,
+    b: Vec<f64>,
+    x_values: Vec<f64>,
+    d_output_values: Vec<f64>,
+}
+
+impl Problem {
+    fn new(gpu: &Gpu, d: Dims, with_bias: bool) -> Problem {
+        let rng = &mut Rng(11);
+        let w = rng.numbers(d.out_features * d.in_features);
+        let bias = rng.numbers(d.out_features);
+        let bias = with_bias.then_some(bias);
+        let base = FrozenLinear::new(gpu, d.out_features, d.in_features, &w, bias.as_deref()).unwrap();
+        let alpha = f64::from(SCALE) * d.rank as f64;
+        let layer = LoraLinear::new(gpu, Some("layer"), base, &LoraConfig::new(d.rank, alpha)).unwrap();
+        assert_eq!(layer.scaling(), SCALE);
+        let (a, b) = (rng.numbers(d.rank * d.in_features), rng.numbers(d.out_features * d.rank));
+        layer.weight().a.write(&a).unwrap();
+        layer.weight().b.write(&b).unwrap();
+        let (x, x_values) = rng.tensor(gpu, "x", &[d.tokens, d.in_features]);
+        let (d_output, d_output_values) = rng.tensor(gpu, "d_output", &[d.tokens, d.out_features]);
+        let nan = vec![f32::NAN; d.tokens * d.in_features];
+        let d_input = Tensor::from_slice(gpu, "d_input", &[d.tokens, d.in_features], &nan).unwrap();
+        let (w, bias, a, b) = (f64s(&w), bias.map(|bias| f64s(&bias)), f64s(&a), f64s(&b));
+        Problem { d, layer, x, d_output, d_input, w, bias, a, b, x_values, d_output_values }
+    }
+
+    /// Sums of the base's products and, along the chain, the adapter's.
+    fn output(&self, enabled: bool) -> Vec<Sum> {
+        let base = base::linear_f32(self.d, &self.w, self.bias.as_deref(), &self.x_values);
+        if !enabled {
+            return base;
+        }
+        let zeros = vec![0.0; base.len()];
+        let adapter = lora_forward(self.d, &self.a, &self.b, &self.x_values, &zeros, SCALE.into());
+        base.iter().zip(&adapter).map(|(base, adapter)| base.plus(*adapter)).collect()
+    }
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_layer_agrees_with_the_reference_with_its_adapter_on_and_off() {
+    for profile in PROFILES {
+        let gpu = gpu_as(profile).await;
+        for (i, &d) in SHAPES.iter().enumerate() {
+            let p = Problem::new(&gpu, d, i % 2 == 0);
+            for enabled in [true, false] {
+                let name = |what| format!("{what} for {profile:?}, adapter {enabled}, at {d:?}");
+                p.layer.set_enabled(enabled);
+                let rec = Recording::new(&gpu);
+                p.layer.grad().zero(&rec).unwrap();
+                let output = p.layer.forward(&rec, &p.x).unwrap();
+                p.layer.backward(&rec, &p.x, &p.d_output, Some(&p.d_input)).unwrap();
+                rec.submit().await.unwrap();
+                assert_close(&name("output"), &output.read().await.unwrap(), &products(&p.output(enabled)));
+
+                let through_base = base::linear_f32_t(d, &p.w, &p.d_output_values);
+                let old =
+                    Old { d_a: vec![0.0; p.a.len()], d_b: vec![0.0; p.b.len()], d_input: vec![0.0; p.x_values.len()] };
+                let gradient = lora_backward(d, &p.a, &p.b, &p.x_values, &p.d_output_values, &old, SCALE.into());
+                let adapter = gradient.d_input.iter().map(|sum| if enabled { *sum } else { Sum::default() });
+                let d_input: Vec<Sum> = through_base.iter().zip(adapter).map(|(base, sum)| base.plus(sum)).collect();
+                assert_close(&name("d_input"), &p.d_input.read().await.unwrap(), &products(&d_input));
+                let (d_a, d_b) = (p.layer.grad().a.read().await.unwrap(), p.layer.grad().b.read().await.unwrap());
+                if enabled {
+                    assert_close(&name("dA"), &d_a, &products(&gradient.d_a));
+                    assert_close(&name("dB"), &d_b, &products(&gradient.d_b));
+                } else {
+                    assert!(d_a.iter().chain(&d_b).all(|v| *v == 0.0), "an adapter that is off has no gradient");
+                }
+            }
+            p.layer.destroy();
+        }
+    }
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_new_adapter_leaves_the_output_as_the_base_makes_it() {
+    for profile in PROFILES {
+        let gpu = gpu_as(profile).await;
+        for &d in SHAPES {
+            let p = Problem::new(&gpu, d, true);
+            p.layer.weight().b.write(&vec![0.0; d.out_features * d.rank]).unwrap();
+            let (rec, alone) =
+                (Recording::new(&gpu), Tensor::zeros(&gpu, "base", &[d.tokens, d.out_features]).unwrap());
+            p.layer.base().forward(&rec, &p.x, &alone).unwrap();
+            let output = p.layer.forward(&rec, &p.x).unwrap();
+            rec.submit().await.unwrap();
+            // x + 0 turns −0 into 0.
+            let unsigned = |values: Vec<f32>| bits(&values.iter().map(|v| v + 0.0).collect::<Vec<_>>());
+            assert_eq!(unsigned(output.read().await.unwrap()), unsigned(alone.read().await.unwrap()), "at {d:?}");
+        }
+    }
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn the_same_seed_makes_the_same_bits_everywhere() {
+    // Computed with Python: SplitMix64's upper 53 bits / 2⁵³ = u, and (2u − 1)·bound in f64, rounded to f32 by
+    // struct.pack("<f", ·), bound being 1/math.sqrt(in) or math.sqrt(3/in); then the first four words and 64-bit FNV-1a
+    // over all little-endian bytes.
+    let cases = [
+        (Init::Peft, 1, 8, 768, [0x3b9d6816, 0x3c914ecd, 0x3d0b3ae0, 0xbb8394b0], 0xb437a195cd60c34c),
+        (Init::Hesper, u64::MAX, 17, 2560, [0x3cdcf32f, 0x3ce7699b, 0xbc9d5564, 0xbba57dad], 0x46340001930f6416),
+        (Init::Peft, 0, 3, 5, [0x3eaf8933, 0xbd7ada2c, 0xbed8de3c, 0x3ed7a38c], 0x12bd5761f5fbfcf3u64),
+    ];
+    let gpu = gpu().await;
+    for (init, seed, rank, in_features, first, hash) in cases {
+        let config = LoraConfig { init, seed, ..LoraConfig::new(rank, 16.0) };
+        let weight = LoraWeight::new(&gpu, in_features, 7, &config).unwrap();
+        let a = bits(&weight.a.read().await.unwrap());
+        assert_eq!(a[..4], first, "{config:?}");
+        let bytes = a.iter().flat_map(|word| word.to_le_bytes());
+        let fnv = bytes.fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3));
+        assert_eq!(fnv, hash, "{config:?}");
+        assert_eq!(bits(&weight.b.read().await.unwrap()), vec![0; 7 * rank], "B is zero");
+    }
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn delta_weight_is_scaling_times_b_times_a() {
+    let p = Problem::new(&gpu().await, d(2, 5, 7, 3), false);
+    let product = |i: usize| {
+        let (o, column) = (i / p.d.in_features, i % p.d.in_features);
+        (0..p.d.rank).map(|r| p.b[o * p.d.rank + r] * p.a[r * p.d.in_features + column]).sum::<f64>()
+    };
+    let expected: Vec<Sum> = (0..p.w.len()).map(|i| Sum::of(f64::from(SCALE) * product(i))).collect();
+    assert_close("delta_weight", &p.layer.delta_weight().await.unwrap(), &products(&expected));
+}
+
+/// The loss is quadratic in each of A, B and x, so that a long step has no error but f32's.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn directional_derivatives_hold_the_layers_gradients_to_1e_3() {
+    const STEP: f64 = 0.25;
+    for profile in PROFILES {
+        let gpu = gpu_as(profile).await;
+        for d in [d(1, 33, 20, 3), d(7, 12, 31, 17), d(2, 1, 5, 1), d(33, 16, 8, 8)] {
+            let p = Problem::new(&gpu, d, true);
+            let (targets, _) = Rng(13).tensor(&gpu, "targets", &[d.tokens, d.out_features]);
+            let loss = Tensor::zeros(&gpu, "loss", &[1]).unwrap();
+            let rec = Recording::new(&gpu);
+            p.layer.grad().zero(&rec).unwrap();
+            let output = p.layer.forward(&rec, &p.x).unwrap();
+            loss::mse::record(&rec, &output, &targets, &p.d_output, &loss).unwrap();
+            p.layer.backward(&rec, &p.x, &p.d_output, Some(&p.d_input)).unwrap();
+            rec.submit().await.unwrap();
+            let parameters = [
+                ("A", &p.layer.weight().a, &p.a, p.layer.grad().a.read().await.unwrap()),
+                ("B", &p.layer.weight().b, &p.b, p.layer.grad().b.read().await.unwrap()),
+                ("x", &p.x, &p.x_values, p.d_input.read().await.unwrap()),
+            ];
+            for (name, tensor, at, gradient) in parameters {
+                // A random direction, turned towards the gradient so that the derivative is not by chance near zero.
+                let gradient = f64s(&gradient);
+                let norm = |v: &[f64]| v.iter().map(|v| v * v).sum::<f64>().sqrt();
+                let random = f64s(&Rng(17).numbers(at.len()));
+                let (g, r) = (norm(&gradient), norm(&random));
+                let direction: Vec<f64> = gradient.iter().zip(&random).map(|(a, b)| a / g + b / (2.0 * r)).collect();
+                let mut losses = Vec::new();
+                for sign in [1.0, -1.0] {
+                    let moved = at.iter().zip(&direction).map(|(at, v)| (at + sign * STEP * v) as f32);
+                    tensor.write(&moved.collect::<Vec<_>>()).unwrap();
+                    rec.submit().await.unwrap();
+                    losses.push(f64::from(loss.read().await.unwrap()[0]));
+                }
+                tensor.write(&at.iter().map(|v| *v as f32).collect::<Vec<_>>()).unwrap();
+                let difference = (losses[0] - losses[1]) / (2.0 * STEP);
+                let derivative: f64 = gradient.iter().zip(&direction).map(|(g, v)| g * v).sum();
+                let error = (difference - derivative).abs() / derivative.abs();
+                assert!(error <= 1e-3, "{name} for {profile:?} at {d:?}: {difference} by differences, {derivative}");
+            }
+        }
+    }
+}
+
+/// Activations are made for the largest batch so far.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_layer_takes_batches_of_any_size_in_any_order() {
+    let gpu = gpu().await;
+    let p = Problem::new(&gpu, d(9, 12, 7, 3), true);
+    let (x, d_output) = (p.x.read().await.unwrap(), p.d_output.read().await.unwrap());
+    let mut memory = Vec::new();
+    for tokens in [3, 1, 9, 2] {
+        let d = Dims { tokens, ..p.d };
+        let some = &x[..tokens * d.in_features];
+        let batch = Tensor::from_slice(&gpu, "x", &[tokens, d.in_features], some).unwrap();
+        let gradient = &d_output[..tokens * d.out_features];
+        let d_output = Tensor::from_slice(&gpu, "d_output", &[tokens, d.out_features], gradient).unwrap();
+        let rec = Recording::new(&gpu);
+        p.layer.grad().zero(&rec).unwrap();
+        let output = p.layer.forward(&rec, &batch).unwrap();
+        p.layer.backward(&rec, &batch, &d_output, None).unwrap();
+        rec.submit().await.unwrap();
+        let all = p.output(true);
+        let output_sums = &all[..tokens * d.out_features];
+        assert_close("output", &output.read().await.unwrap(), &products(output_sums));
+        let old = Old { d_a: vec![0.0; p.a.len()], d_b: vec![0.0; p.b.len()], d_input: vec![0.0; some.len()] };
+        let expected = lora_backward(d, &p.a, &p.b, &f64s(some), &f64s(gradient), &old, SCALE.into());
+        assert_close("dA", &p.layer.grad().a.read().await.unwrap(), &products(&expected.d_a));
+        assert_close("dB", &p.layer.grad().b.read().await.unwrap(), &products(&expected.d_b));
+        batch.destroy();
+        d_output.destroy();
+        drop((rec, output));
+        memory.push(gpu.memory().bytes);
+    }
+    assert_eq!(memory[0], memory[1]);
+    assert!(memory[2] > memory[1]);
+    assert_eq!(memory[3], memory[2]);
+}
+
+/// Parameters live in slots of one uniform buffer: 256 at first, emptied when full, more where one submit needs them.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn dispatches_keep_their_parameters_apart_however_many_there_are() {
+    let gpu = gpu().await;
+    let (one, sum) = (Rng(1).tensor(&gpu, "y", &[1]).0, Tensor::zeros(&gpu, "sum", &[1]).unwrap());
+    one.write(&[1.0]).unwrap();
+    let mut expected = 0.0;
+    for range in [0..200, 100..300, 300..900, 0..200] {
+        let rec = Recording::new(&gpu);
+        for scale in range {
+            kernel::add_scaled::record(&rec, &one, &sum, scale as f32).unwrap(); // whole numbers below 2²⁴ add exactly
+            expected += scale as f32;
+        }
+        rec.submit().await.unwrap();
+        assert_eq!(sum.read().await.unwrap(), [expected]);
+    }
+}
+
+/// Tensors are looked up at each submit.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_recording_follows_tensors_that_an_optimizer_moved() {
+    let gpu = gpu().await;
+    let p = Problem::new(&gpu, d(3, 5, 7, 2), true);
+    let rec = Recording::new(&gpu);
+    p.layer.grad().zero(&rec).unwrap();
+    let output = p.layer.forward(&rec, &p.x).unwrap();
+    p.layer.backward(&rec, &p.x, &p.d_output, None).unwrap();
+    rec.submit().await.unwrap();
+    let read = || [&output, &p.layer.grad().a, &p.layer.grad().b].map(Tensor::read);
+    let mut before = Vec::new();
+    for tensor in read() {
+        before.push(bits(&tensor.await.unwrap()));
+    }
+    let optimizer = Optimizer::new(&gpu, &[&p.layer], OptimizerKind::Sgd(Sgd::default()), 0.5).unwrap();
+    let step = Recording::new(&gpu);
+    optimizer.step(&step).unwrap();
+    rec.submit().await.unwrap();
+    for (before, now) in before.iter().zip(read()) {
+        assert_eq!(*before, bits(&now.await.unwrap()), "moved, and made again the same");
+    }
+    step.submit().await.unwrap();
+    rec.submit().await.unwrap();
+    assert_ne!(before[0], bits(&output.read().await.unwrap()), "the moved tensors are those that are trained");
+    drop(optimizer);
+    Optimizer::new(&gpu, &[&p.layer], OptimizerKind::Sgd(Sgd::default()), 0.5).unwrap();
+}
+
+// ── training ──
+
+/// Twelve steps, each one submit without a read-back, against the same in f64.
+async fn train(gpu: &Gpu, kind: OptimizerKind, lr: f64) {
+    let d = d(6, 12, 9, 3);
+    let p = Problem::new(gpu, d, true);
+    let (targets, target_values) = Rng(13).tensor(gpu, "targets", &[d.tokens, d.out_features]);
+    let loss = Tensor::zeros(gpu, "loss", &[1]).unwrap();
+    let optimizer = Optimizer::new(gpu, &[&p.layer], kind, lr).unwrap();
+    let rec = Recording::new(gpu);
+    optimizer.zero_grad(&rec).unwrap();
+    let output = p.layer.forward(&rec, &p.x).unwrap();
+    loss::mse::record(&rec, &output, &targets, &p.d_output, &loss).unwrap();
+    p.layer.backward(&rec, &p.x, &p.d_output, None).unwrap();
+    optimizer.step(&rec).unwrap();
+
+    let start = p.a.iter().chain(&p.b).copied().collect::<Vec<_>>();
+    let mut history = vec![start.clone()];
+    let (mut parameters, mut moments) = (start, vec![[0.0; 2]; p.a.len() + p.b.len()]);
+    let base = values(&base::linear_f32(d, &p.w, p.bias.as_deref(), &p.x_values));
+    for step in 1..=12 {
+        let before = gpu.stats();
+        rec.submit().await.unwrap();
+        let after = gpu.stats();
+        assert_eq!(after.submits - before.submits, 1);
+        assert_eq!(after.dispatches - before.dispatches, rec.dispatches() as u64);
+        if step > 1 {
+            assert_eq!(after.uploaded_bytes, before.uploaded_bytes, "a steady step uploads nothing but its inputs");
+            assert_eq!([after.pipelines, after.bind_groups], [before.pipelines, before.bind_groups]);
+        }
+
+        let (a, b) = parameters.split_at(p.a.len());
+        let forward = values(&lora_forward(d, a, b, &p.x_values, &base, SCALE.into()));
+        let (loss_sum, d_output) = reference::loss::mse(&forward, &target_values);
+        let old = Old { d_a: vec![0.0; a.len()], d_b: vec![0.0; b.len()], d_input: vec![0.0; p.x_values.len()] };
+        let gradient = lora_backward(d, a, b, &p.x_values, &values(&d_output), &old, SCALE.into());
+        let gradient = [values(&gradient.d_a), values(&gradient.d_b)].concat();
+        for i in 0..parameters.len() {
+            let ([m, v], parameter, g) = (moments[i], parameters[i], gradient[i]);
+            let lr = f64::from(lr as f32);
+            (parameters[i], moments[i]) = match kind {
+                OptimizerKind::Sgd(Sgd { momentum, weight_decay }) => {
+                    let [p, v] = reference::optim::sgd_momentum(parameter, v, g, lr, weight_decay, momentum);
+                    (p.value, [0.0, v.value])
+                }
+                OptimizerKind::AdamW(AdamW { beta1, beta2, eps, weight_decay }) => {
+                    let options = reference::optim::AdamW { beta1, beta2, eps, weight_decay };
+                    let [p, m, v] = reference::optim::adamw(parameter, [m, v], g, lr, step, options);
+                    (p.value, [m.value, v.value])
+                }
+            };
+        }
+        history.push(parameters.clone());
+        let loss = f64::from(loss.read().await.unwrap()[0]);
+        assert!((loss - loss_sum.value).abs() <= 1e-5, "loss of step {step}: {loss}, not {}", loss_sum.value);
+    }
+    let trained = [p.layer.weight().a.read().await.unwrap(), p.layer.weight().b.read().await.unwrap()].concat();
+    assert_close("A and B", &trained, &updated(1e-5, &history));
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn training_with_adamw_agrees_with_the_reference() {
+    train(&gpu().await, OptimizerKind::AdamW(AdamW::default()), 1e-2).await;
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn training_with_sgd_agrees_with_the_reference() {
+    train(&gpu().await, OptimizerKind::Sgd(Sgd::default()), 0.05).await;
+    train(&gpu().await, OptimizerKind::Sgd(Sgd { momentum: 0.9, weight_decay: 0.01 }), 0.05).await;
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn an_optimizer_updates_several_layers_by_the_learning_rate_as_set() {
+    let gpu = gpu().await;
+    let layers = [d(1, 5, 7, 3), d(1, 65, 1, 1), d(1, 1, 33, 17)].map(|d| Problem::new(&gpu, d, false).layer);
+    let references: Vec<&LoraLinear> = layers.iter().collect();
+    let optimizer = Optimizer::new(&gpu, &references, OptimizerKind::Sgd(Sgd::default()), 0.5).unwrap();
+    let rng = &mut Rng(19);
+    let mut expected = Vec::new();
+    for layer in layers.iter() {
+        for (weight, grad) in [(&layer.weight().a, &layer.grad().a), (&layer.weight().b, &layer.grad().b)] {
+            let g = rng.numbers(grad.len());
+            grad.write(&g).unwrap();
+            let p = weight.read().await.unwrap();
+            // The first step at 0.5, two more at 0.25.
+            let sums =
+                p.iter().zip(&g).map(|(p, g)| Sum { terms: 4, ..Sum::of((*p).into()).plus(Sum::of(-f64::from(*g))) });
+            expected.push((weight, sums.collect::<Vec<Sum>>()));
+        }
+    }
+    let rec = Recording::new(&gpu);
+    optimizer.step(&rec).unwrap();
+    assert_eq!(rec.dispatches(), 2, "one to begin the step, one for all layers");
+    rec.submit().await.unwrap();
+    optimizer.set_lr(0.25).unwrap();
+    rec.submit().await.unwrap();
+    rec.submit().await.unwrap();
+    for (weight, sums) in &expected {
+        assert_close(weight.label(), &weight.read().await.unwrap(), &products(sums));
+    }
+    let rec = Recording::new(&gpu);
+    optimizer.zero_grad(&rec).unwrap();
+    rec.submit().await.unwrap();
+    for layer in &layers {
+        let gradients = [layer.grad().a.read().await.unwrap(), layer.grad().b.read().await.unwrap()].concat();
+        assert!(gradients.iter().all(|g| *g == 0.0));
+    }
+}

@@ -41,15 +41,11 @@ const SHAPES: &[Dims] = &[
 /// Central differences of a function that is at most quadratic in each argument have no error but f64's.
 fn assert_gradient(name: &str, at: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) {
     const STEP: f64 = 1e-3;
-    for i in 0..at.len() {
+    for (i, expected) in gradient.iter().enumerate() {
         let moved = |by: f64| f(&(0..at.len()).map(|j| at[j] + if i == j { by } else { 0.0 }).collect::<Vec<_>>());
         let difference = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
-        let error = (difference - gradient[i]).abs();
-        assert!(
-            error <= 1e-6 * gradient[i].abs().max(1.0),
-            "{name}[{i}]: {difference} by differences, {}",
-            gradient[i]
-        );
+        let error = (difference - expected).abs();
+        assert!(error <= 1e-6 * expected.abs().max(1.0), "{name}[{i}]: {difference} by differences, not {expected}");
     }
 }
 

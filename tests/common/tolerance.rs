@@ -33,13 +33,13 @@ pub fn exact(values: &[f64]) -> Vec<Expected> {
     values.iter().map(|&value| Expected { value, bound: 0.0 }).collect()
 }
 
-/// For a parameter after some updates, each of which rounds it once: absolute + √updates·2⁻²⁴·max|ref|, the maximum
+/// For a parameter after some updates, each of which rounds it once: absolute + updates·2⁻²⁴·max|ref|, the maximum
 /// being that of its values so far, the first to the last of `history`.
 pub fn updated(absolute: f64, history: &[Vec<f64>]) -> Vec<Expected> {
     let updates = (history.len() - 1) as f64;
     let largest = |i: usize| history.iter().map(|values| values[i].abs()).fold(0.0, f64::max);
     let last = &history[history.len() - 1];
-    (0..last.len()).map(|i| Expected { value: last[i], bound: absolute + updates.sqrt() * U * largest(i) }).collect()
+    (0..last.len()).map(|i| Expected { value: last[i], bound: absolute + updates * U * largest(i) }).collect()
 }
 
 /// The worst of some comparisons.

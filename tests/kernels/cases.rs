@@ -287,14 +287,10 @@ fn input_grad(d: Dims, rng: &mut Rng) -> Case {
 
 // ── base ──
 
+type LinearReference = fn(Dims, &[f64], Option<&[f64]>, &[f64]) -> Vec<Sum>;
 type Linear = fn(&Recording, &Tensor, Option<&Tensor>, &Tensor, &Tensor) -> Result<()>;
 
-fn linear(
-    d: Dims,
-    rng: &mut Rng,
-    record: Linear,
-    expected: fn(Dims, &[f64], Option<&[f64]>, &[f64]) -> Vec<Sum>,
-) -> Case {
+fn linear(d: Dims, rng: &mut Rng, record: Linear, expected: LinearReference) -> Case {
     let [weight, x] = [given(rng, &[d.out_features, d.in_features]), given(rng, &[d.tokens, d.in_features])];
     let bias = given(rng, &[d.out_features]);
     let has_bias = d.rank == 1;

@@ -161,7 +161,7 @@ impl LoraLinear {
     fn activations(&self, tokens: usize) -> Result<(Tensor, Tensor, Tensor)> {
         self.weight.a.place()?;
         let mut slot = self.workspace.borrow_mut();
-        if !slot.as_ref().is_some_and(|w| w.output.shape()[0] >= tokens) {
+        if slot.as_ref().is_none_or(|w| w.output.shape()[0] < tokens) {
             let zeros = |label, columns| Tensor::zeros(&self.gpu, label, &[tokens, columns]);
             *slot = Some(Workspace {
                 output: zeros("output", self.base.out_features())?,

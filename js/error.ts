@@ -2,6 +2,7 @@
 export type LoraErrorCode =
   | "aliased-buffer"
   | "busy"
+  | "checkpoint"
   | "device-lost"
   | "disposed"
   | "foreign-tensor"

@@ -80,6 +80,8 @@ export class Trainer {
   readonly #accumulation: number;
   readonly #loss: LossSpec;
   #active = false;
+  #position = { epoch: 0, batch: 0 };
+  #resume: { epoch: number; batch: number } | undefined;
 
   /** Throws `shape` where a layer does not take what the one before it gives, and as {@link Optimizer}. */
   constructor(gpu: Gpu, options: TrainerOptions) {
@@ -140,7 +142,7 @@ export class Trainer {
       if (validation.patience !== undefined) integer("validation.patience", validation.patience);
       checkAgain("validation.batches", validation.batches);
     }
-    if (typeof batches !== "function" && epochs > 1) checkAgain("batches", batches);
+    if (typeof batches !== "function" && (epochs > 1 || this.#resume)) checkAgain("batches", batches);
     this.#enter();
     const running: Promise<unknown>[] = [];
     const drain = async (left: number) => {
@@ -161,14 +163,24 @@ export class Trainer {
         validationLoss = undefined;
         return record;
       };
-      for (let epoch = 0; epoch < epochs; epoch++) {
-        const source = typeof batches === "function" ? batches(epoch, 0) : batches;
-        let seen = 0;
+      const resume = this.#resume ?? { epoch: 0, batch: 0 };
+      this.#resume = undefined;
+      for (let epoch = resume.epoch; epoch < epochs; epoch++) {
+        const start = epoch === resume.epoch ? resume.batch : 0;
+        const source = typeof batches === "function" ? batches(epoch, start) : batches;
+        let skip = typeof batches === "function" ? 0 : start;
+        let seen = start;
         let stop = false;
+        this.#position = { epoch, batch: start };
         for await (const window of windows(iterate("batches", source), this.#accumulation)) {
           if (signal?.aborted) break;
-          seen++;
+          if (skip > 0) {
+            skip -= window.length;
+            continue;
+          }
+          seen += window.length;
           const step = this.#submit(window);
+          this.#position = { epoch, batch: seen };
           tokens += step.tokens;
           const done = Promise.all([step.submitted, this.#gpu.finished()]);
           done.catch(() => {}); // awaited below, in order
@@ -189,6 +201,7 @@ export class Trainer {
         }
         if (signal?.aborted) break;
         if (seen === 0) throw new LoraError("invalid-argument", `batches: expected at least one batch in epoch ${epoch}, got none`);
+        this.#position = { epoch: epoch + 1, batch: 0 };
       }
       const record = await take(epochs - 1);
       if (record) yield record;
@@ -203,6 +216,33 @@ export class Trainer {
     this.#enter();
     try {
       return await this.#evaluate(batches);
+    } finally {
+      this.#active = false;
+    }
+  }
+
+  /**
+   * Adapters, moments, step counter and the place in the data, after the steps submitted so far, as one safetensors file.
+   * May be called while {@link train} goes on.
+   */
+  async saveState(): Promise<Uint8Array> {
+    return (await this.#raw.saveState(this.#position.epoch, this.#position.batch)) as Uint8Array;
+  }
+
+  /**
+   * Takes over a saved state; the next {@link train} of the same batches goes on where it stood, with the same bits as if
+   * there had been no interruption, unless `bitsMayDiffer` (saved with kernels for another kind of device). Throws code
+   * `checkpoint` for anything else, and changes nothing then.
+   */
+  loadState(bytes: Uint8Array): { bitsMayDiffer: boolean } {
+    if (!(bytes instanceof Uint8Array)) {
+      throw new LoraError("invalid-argument", `bytes: expected a Uint8Array, got ${show(bytes)}`);
+    }
+    this.#enter();
+    try {
+      const [epoch = 0, batch = 0, differ = 0] = this.#raw.loadState(bytes);
+      this.#position = this.#resume = { epoch, batch };
+      return { bitsMayDiffer: differ === 1 };
     } finally {
       this.#active = false;
     }

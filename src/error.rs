@@ -65,6 +65,9 @@ pub enum Error {
     /// The device was lost, for the reason given.
     #[error("the GPU device was lost: {0}")]
     DeviceLost(String),
+    /// Bytes that are not the checkpoint of such a training.
+    #[error("this is no checkpoint of this training: {0}")]
+    Checkpoint(String),
     /// WebGPU refused a call: a fault of this package, worth a report.
     #[error("WebGPU refused the call: {0}")]
     Validation(String),
@@ -83,6 +86,7 @@ impl Error {
             Error::Limit { .. } => "limit",
             Error::OutOfMemory(_) => "out-of-memory",
             Error::DeviceLost(_) => "device-lost",
+            Error::Checkpoint(_) => "checkpoint",
             Error::Validation(_) => "validation",
         }
     }

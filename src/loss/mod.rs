@@ -1,6 +1,6 @@
 //! Losses.
 
-use crate::error::Result;
+use crate::error::{Result, show_number};
 use crate::gpu::{Recording, Tensor};
 use crate::kernels::loss::{bce_with_logits, cross_entropy, mean, mse};
 
@@ -21,6 +21,17 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// Its name with what it depends on.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Loss::Mse => "mse".into(),
+            Loss::BceWithLogits => "bceWithLogits".into(),
+            Loss::CrossEntropy { ignore_index, label_smoothing } => {
+                format!("crossEntropy, ignoreIndex {ignore_index}, labelSmoothing {}", show_number(label_smoothing))
+            }
+        }
+    }
+
     /// Records the *sum* of the loss with its gradient `d_output`, as `output`. `totals [2]` becomes the sum and what
     /// was counted in it; with `accumulate` both are added. `targets` has `output`'s shape, or is `[rows]` of integers.
     pub fn record_sum(

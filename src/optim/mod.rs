@@ -190,6 +190,23 @@ impl Optimizer {
         &self.totals
     }
 
+    /// All that an update depends on: what a checkpoint holds, by name.
+    pub(crate) fn state_tensors(&self) -> Vec<(&'static str, &Tensor)> {
+        let own = [("parameters", &self.param), ("state", &self.state), ("log", &self.log)];
+        own.into_iter().chain(self.moments.as_ref().map(|moments| ("moments", moments))).collect()
+    }
+
+    /// Rule and hyper-parameters but for the learning rate, which may be another one when training goes on.
+    pub(crate) fn fingerprint(&self) -> String {
+        let n = show_number;
+        match self.options.kind {
+            OptimizerKind::Sgd(Sgd { momentum, weight_decay }) => format!("sgd {} {}", n(momentum), n(weight_decay)),
+            OptimizerKind::AdamW(AdamW { beta1, beta2, eps, weight_decay }) => {
+                format!("adamw {} {} {} {}", n(beta1), n(beta2), n(eps), n(weight_decay))
+            }
+        }
+    }
+
     /// `[LOG_ROWS, 4]`, a ring by attempt: loss, norm of the gradients before clipping, learning rate, 1 where skipped.
     pub fn log(&self) -> &Tensor {
         &self.log

@@ -90,6 +90,18 @@ impl Trainer {
         &self.optimizer
     }
 
+    pub(crate) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    pub(crate) fn loss(&self) -> Loss {
+        self.loss
+    }
+
+    pub(crate) fn set_attempts(&self, attempts: u64) {
+        self.attempts.set(attempts);
+    }
+
     /// Steps submitted so far, skipped ones included.
     pub fn attempts(&self) -> u64 {
         self.attempts.get()

@@ -154,3 +154,33 @@ inPage("what cannot be trained on is refused by name, and the trainer stays usab
   });
   assert.ok(Number.isFinite(loss));
 });
+
+inPage("a resumed training has the bits of one that was not interrupted", async () => {
+  const bits = async (layers) => (await Promise.all([layers[0].a, layers[0].b, layers[2].a, layers[2].b].map((t) => t.read()))).map((v) => Array.from(new Uint32Array(v.buffer)));
+  const options = { schedule: L.cosineSchedule({ warmup: 2, total: 20 }), maxGradNorm: 0.5 };
+  const [straight, before, after] = [network(), network(), network()];
+  await collect(trainer(straight, options).train(batches, { epochs: 5 }));
+  // Interrupted in the middle of the third epoch.
+  const first = trainer(before, options);
+  let state;
+  for await (const { step } of first.train(batches, { epochs: 5, logEvery: 5, inFlight: 1 })) {
+    if (step === 10) { state = await first.saveState(); break; }
+  }
+  const second = trainer(after, options);
+  const { bitsMayDiffer } = second.loadState(state);
+  const records = await collect(second.train(batches, { epochs: 5, logEvery: 100 }));
+  const broken = async (bytes) => code((async () => second.loadState(bytes))());
+  const other = trainer([network()[0]]);
+  return {
+    bitsMayDiffer, steps: records.map((record) => record.step), straight: await bits(straight), resumed: await bits(after),
+    truncated: await broken(state.slice(0, 100)), garbage: await broken(new Uint8Array(64).fill(255)), text: await broken("state"),
+    foreign: await code((async () => other.loadState(state))()),
+    usable: (await second.step(batches[0])).loss,
+  };
+}, ({ bitsMayDiffer, steps, straight, resumed, truncated, garbage, text, foreign, usable }) => {
+  assert.equal(bitsMayDiffer, false);
+  assert.deepEqual(steps, [20]);
+  assert.deepEqual(resumed, straight);
+  assert.deepEqual([truncated, garbage, text, foreign], ["checkpoint", "checkpoint", "invalid-argument", "checkpoint"]);
+  assert.ok(Number.isFinite(usable));
+});

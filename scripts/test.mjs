@@ -69,7 +69,9 @@ const sections = {
   golden: (...args) => native("golden", ...args),
   browser(...args) {
     const pair = rust();
-    return watch(pair.cargo, ["test", "--no-fail-fast", "--target", target, "--tests", ...args], browserEnv(pair));
+    const which = args.includes("--test") ? [] : ["--tests"];
+    const rest = args.includes("--") ? [] : ["--", "--nocapture"]; // what the golden tests compared
+    return watch(pair.cargo, ["test", "--no-fail-fast", "--target", target, ...which, ...args, ...rest], browserEnv(pair));
   },
   "wasm-pack"(...args) {
     const pair = rust();

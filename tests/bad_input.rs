@@ -6,14 +6,18 @@ mod reference;
 
 use common::tolerance::{assert_close, exact};
 use common::{Rng, bits, f64s, fresh_gpu, gpu, refused};
-use lora_webgpu::kernels::{base, lora, loss, optim};
+use lora_webgpu::kernels::optim::LrRatio;
+use lora_webgpu::kernels::{base, lora, loss, nn, optim};
 use lora_webgpu::{
-    AdamW, FrozenLinear, Gpu, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Optimizer, OptimizerKind, Recording,
-    Result, Sgd, Tensor,
+    Activation, AdamW, DType, FrozenLinear, Gpu, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Loss, Norm, Optimizer,
+    OptimizerKind, OptimizerOptions, Recording, Result, Schedule, Sgd, Tensor,
 };
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
 
 wasm_bindgen_test_configure!(run_in_browser);
+
+/// One learning rate for all.
+const GROUP: LrRatio = LrRatio { from: 0, ratio: 1.0 };
 
 /// A tensor of ones.
 fn ones(gpu: &Gpu, label: &str, shape: &[usize]) -> Tensor {
@@ -27,7 +31,8 @@ fn layer(gpu: &Gpu, name: &str) -> LoraLinear {
 
 /// That a step of training still changes B, which starts as zeros.
 async fn still_trains(gpu: &Gpu, layer: &LoraLinear) {
-    let optimizer = Optimizer::new(gpu, &[layer], OptimizerKind::AdamW(AdamW::default()), 0.1).unwrap();
+    let optimizer =
+        Optimizer::new(gpu, &[layer], OptimizerOptions::new(OptimizerKind::AdamW(AdamW::default()), 0.1)).unwrap();
     let (x, d_output) = (ones(gpu, "x", &[3, 4]), ones(gpu, "d_output", &[3, 5]));
     let rec = Recording::new(gpu);
     layer.forward(&rec, &x).unwrap();
@@ -103,7 +108,7 @@ async fn optimizers_refuse_what_is_out_of_range_and_layers_that_are_taken() {
     };
     let before = gpu.memory();
     for lr in [f64::NAN, f64::INFINITY, -1e-3, 1e300] {
-        refused("lr", Optimizer::new(&gpu, &[&first], sgd, lr), "invalid-argument", &["lr"]);
+        refused("lr", Optimizer::new(&gpu, &[&first], OptimizerOptions::new(sgd, lr)), "invalid-argument", &["lr"]);
     }
     for (kind, name) in [
         (adamw(|o| o.beta1 = 1.0), "beta1"),
@@ -118,22 +123,44 @@ async fn optimizers_refuse_what_is_out_of_range_and_layers_that_are_taken() {
         (OptimizerKind::Sgd(Sgd { momentum: f64::NAN, weight_decay: 0.0 }), "momentum"),
         (OptimizerKind::Sgd(Sgd { momentum: 0.9, weight_decay: -1.0 }), "weightDecay"),
     ] {
-        refused(name, Optimizer::new(&gpu, &[&first], kind, 1e-3), "invalid-argument", &[name]);
+        refused(name, Optimizer::new(&gpu, &[&first], OptimizerOptions::new(kind, 1e-3)), "invalid-argument", &[name]);
     }
-    refused("no layers", Optimizer::new(&gpu, &[], sgd, 1e-3), "invalid-argument", &["layers"]);
+    for value in [f64::NAN, f64::INFINITY, -1.0, 1e300] {
+        let options = OptimizerOptions { lr_ratio_b: value, ..OptimizerOptions::new(sgd, 1e-3) };
+        refused("a ratio", Optimizer::new(&gpu, &[&first], options), "invalid-argument", &["lrRatioB"]);
+    }
+    for value in [f64::NAN, f64::INFINITY, -1.0, 0.0, 1e300] {
+        let options = OptimizerOptions { max_grad_norm: Some(value), ..OptimizerOptions::new(sgd, 1e-3) };
+        refused("a norm", Optimizer::new(&gpu, &[&first], options), "invalid-argument", &["maxGradNorm"]);
+    }
+    for schedule in [
+        Schedule::Linear { warmup: 3, total: 2 },
+        Schedule::Cosine { warmup: 0, total: 0 },
+        Schedule::Linear { warmup: 0, total: usize::MAX },
+        Schedule::ConstantWithWarmup { warmup: usize::MAX },
+    ] {
+        let options = OptimizerOptions { schedule, ..OptimizerOptions::new(sgd, 1e-3) };
+        refused("a schedule", Optimizer::new(&gpu, &[&first], options), "invalid-argument", &["schedule"]);
+    }
+    refused("no layers", Optimizer::new(&gpu, &[], OptimizerOptions::new(sgd, 1e-3)), "invalid-argument", &["layers"]);
     refused(
         "a layer twice",
-        Optimizer::new(&gpu, &[&first, &second, &first], sgd, 1e-3),
+        Optimizer::new(&gpu, &[&first, &second, &first], OptimizerOptions::new(sgd, 1e-3)),
         "invalid-argument",
         &["first"],
     );
     assert_eq!(gpu.memory(), before);
 
-    let owner = Optimizer::new(&gpu, &[&second], sgd, 1e-3).unwrap();
-    refused("a layer of another", Optimizer::new(&gpu, &[&first, &second], sgd, 1e-3), "invalid-argument", &["second"]);
+    let owner = Optimizer::new(&gpu, &[&second], OptimizerOptions::new(sgd, 1e-3)).unwrap();
+    refused(
+        "a layer of another",
+        Optimizer::new(&gpu, &[&first, &second], OptimizerOptions::new(sgd, 1e-3)),
+        "invalid-argument",
+        &["second"],
+    );
     refused("set_lr", owner.set_lr(f64::NAN), "invalid-argument", &["lr"]);
     owner.destroy();
-    let next = Optimizer::new(&gpu, &[&first, &second], sgd, 1e-3).unwrap();
+    let next = Optimizer::new(&gpu, &[&first, &second], OptimizerOptions::new(sgd, 1e-3)).unwrap();
     assert_eq!(first.weight().a.read().await.unwrap(), start);
     next.destroy();
     still_trains(&gpu, &first).await;
@@ -149,6 +176,22 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
     let adamw = AdamW::default();
     let weight = LoraWeight::from_tensors(t(&[2, 4]), t(&[5, 2])).unwrap();
     let grad = LoraGrad::new(&gpu, &weight).unwrap();
+    let labels = |len| Tensor::integers(&gpu, "labels", &[len], None).unwrap();
+    let mse = |z: &Tensor, y: &Tensor, d: &Tensor, totals: &Tensor| loss::mse::record(&rec, z, y, d, totals, false);
+    let bce = |z: &Tensor, y: &Tensor, d: &Tensor, totals: &Tensor| {
+        loss::bce_with_logits::record(&rec, z, y, d, totals, false)
+    };
+    let cross_entropy = |z: &Tensor, labels: &Tensor, d: &Tensor, totals: &Tensor| {
+        loss::cross_entropy::record(&rec, z, labels, d, totals, false, -100, 0.0)
+    };
+    let activation_grad = |x: &Tensor, d_output: &Tensor, d_input: &Tensor| {
+        nn::activation_grad::record(&rec, Activation::Silu, x, d_output, d_input)
+    };
+    let begin_step = |bias: &Tensor, totals: &Tensor, state: &Tensor, log: &Tensor| {
+        let (lr, partial_sums) = (&t(&[1]), &t(&[1]));
+        let inputs = optim::begin_step::Inputs { lr, bias, partial_sums, partials: 1, totals, max_norm: 0.0 };
+        optim::begin_step::record(&rec, inputs, state, log)
+    };
     let cases: Vec<(&str, Result<()>, &str)> = vec![
         ("project_a", lora::project_a::record(&rec, &t(&[2, 4]), &t(&[3, 5]), &t(&[3, 2])), "x"),
         ("project_a", lora::project_a::record(&rec, &t(&[2, 4]), &t(&[3, 4]), &t(&[2, 3])), "h"),
@@ -180,19 +223,52 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
         ("linear_f32_t", base::linear_f32_t::record(&rec, &t(&[5, 4]), &t(&[3, 5]), &t(&[3, 5])), "d_input"),
         ("linear_f32_t_gemv", base::linear_f32_t_gemv::record(&rec, &t(&[5, 4]), &t(&[3, 5]), &t(&[3, 4])), "d_output"),
         ("linear_f32_t_vec4", base::linear_f32_t_vec4::record(&rec, &t(&[6, 4]), &t(&[3, 6]), &t(&[3, 4])), "weight"),
-        ("mse", loss::mse::record(&rec, &t(&[3, 5]), &t(&[5, 3]), &t(&[3, 5]), &t(&[1])), "targets"),
-        ("mse", loss::mse::record(&rec, &t(&[3, 5]), &t(&[3, 5]), &t(&[15]), &t(&[1])), "d_output"),
-        ("mse", loss::mse::record(&rec, &t(&[3, 5]), &t(&[3, 5]), &t(&[3, 5]), &t(&[2])), "loss"),
-        ("sum", loss::sum::record(&rec, &t(&[3]), 4, &t(&[1])), "values"),
-        ("adamw", optim::adamw::record(&rec, &t(&[3]), &t(&[4]), &t(&[4]), &t(&[2, 4]), &adamw), "grad"),
-        ("adamw", optim::adamw::record(&rec, &t(&[4]), &t(&[4]), &t(&[4]), &t(&[4]), &adamw), "moments"),
-        ("adamw", optim::adamw::record(&rec, &t(&[4]), &t(&[3]), &t(&[4]), &t(&[2, 4]), &adamw), "state"),
-        ("begin_step", optim::begin_step::record(&rec, &t(&[1]), &t(&[3, 3]), &t(&[4])), "bias"),
-        ("begin_step", optim::begin_step::record(&rec, &t(&[1]), &t(&[3, 2]), &t(&[5])), "state"),
-        ("sgd", optim::sgd::record(&rec, &t(&[4]), &t(&[4]), &t(&[5]), 0.0), "grad"),
+        ("mse", mse(&t(&[3, 5]), &t(&[5, 3]), &t(&[3, 5]), &t(&[2])), "targets"),
+        ("mse", mse(&t(&[3, 5]), &t(&[3, 5]), &t(&[15]), &t(&[2])), "d_output"),
+        ("mse", mse(&t(&[3, 5]), &t(&[3, 5]), &t(&[3, 5]), &t(&[1])), "totals"),
+        ("bce_with_logits", bce(&t(&[3, 5]), &t(&[5, 3]), &t(&[3, 5]), &t(&[2])), "targets"),
+        ("bce_with_logits", bce(&t(&[3, 5]), &t(&[3, 5]), &t(&[3, 4]), &t(&[2])), "d_output"),
+        ("bce_with_logits", bce(&t(&[3, 5]), &t(&[3, 5]), &t(&[3, 5]), &t(&[2, 1])), "totals"),
+        ("cross_entropy", cross_entropy(&t(&[15]), &labels(3), &t(&[15]), &t(&[2])), "logits"),
+        ("cross_entropy", cross_entropy(&t(&[3, 5]), &labels(5), &t(&[3, 5]), &t(&[2])), "labels"),
+        ("cross_entropy", cross_entropy(&t(&[3, 5]), &labels(3), &t(&[5, 3]), &t(&[2])), "d_logits"),
+        ("cross_entropy", cross_entropy(&t(&[3, 5]), &labels(3), &t(&[3, 5]), &t(&[1])), "totals"),
+        ("total", loss::total::record(&rec, &t(&[7]), 4, &t(&[2]), false), "partial_sums"),
+        ("total", loss::total::record(&rec, &t(&[8]), 4, &t(&[3]), false), "totals"),
+        ("mean", loss::mean::record(&rec, &t(&[1]), &t(&[3, 5]), &t(&[1])), "totals"),
+        ("mean", loss::mean::record(&rec, &t(&[2]), &t(&[3, 5]), &t(&[2])), "loss"),
+        ("Loss", Loss::Mse.record(&rec, &t(&[3, 5]), &t(&[3, 5]), &t(&[3, 5]), &t(&[2])), "loss"),
+        ("activation", nn::activation::record(&rec, Activation::Gelu, &t(&[3, 5]), &t(&[5, 3])), "output"),
+        ("activation_grad", activation_grad(&t(&[3, 5]), &t(&[5, 3]), &t(&[3, 5])), "d_output"),
+        ("activation_grad", activation_grad(&t(&[3, 5]), &t(&[3, 5]), &t(&[15])), "d_input"),
+        ("norm", nn::norm::record(&rec, &t(&[4]), None, &t(&[3, 5]), &t(&[3, 5]), true, 1e-5), "weight"),
+        ("norm", nn::norm::record(&rec, &t(&[5]), Some(&t(&[3])), &t(&[3, 5]), &t(&[3, 5]), true, 1e-5), "bias"),
+        ("norm", nn::norm::record(&rec, &t(&[5]), None, &t(&[5]), &t(&[5]), true, 1e-5), "x"),
+        ("norm", nn::norm::record(&rec, &t(&[5]), None, &t(&[3, 5]), &t(&[5, 3]), true, 1e-5), "output"),
+        (
+            "norm_grad",
+            nn::norm_grad::record(&rec, &t(&[3]), &t(&[3, 5]), &t(&[3, 5]), &t(&[3, 5]), true, 0.0),
+            "weight",
+        ),
+        (
+            "norm_grad",
+            nn::norm_grad::record(&rec, &t(&[5]), &t(&[3, 5]), &t(&[5, 3]), &t(&[3, 5]), true, 0.0),
+            "d_output",
+        ),
+        ("norm_grad", nn::norm_grad::record(&rec, &t(&[5]), &t(&[3, 5]), &t(&[3, 5]), &t(&[15]), true, 0.0), "d_input"),
+        ("adamw", optim::adamw::record(&rec, &t(&[3]), &t(&[8]), &t(&[4]), &t(&[2, 4]), &adamw, GROUP), "grad"),
+        ("adamw", optim::adamw::record(&rec, &t(&[4]), &t(&[8]), &t(&[4]), &t(&[4]), &adamw, GROUP), "moments"),
+        ("adamw", optim::adamw::record(&rec, &t(&[4]), &t(&[4]), &t(&[4]), &t(&[2, 4]), &adamw, GROUP), "state"),
+        ("begin_step", begin_step(&t(&[3, 3]), &t(&[2]), &t(&[8]), &t(&[1, 4])), "bias"),
+        ("begin_step", begin_step(&t(&[3, 2]), &t(&[1]), &t(&[8]), &t(&[1, 4])), "totals"),
+        ("begin_step", begin_step(&t(&[3, 2]), &t(&[2]), &t(&[4]), &t(&[1, 4])), "state"),
+        ("begin_step", begin_step(&t(&[3, 2]), &t(&[2]), &t(&[8]), &t(&[4])), "log"),
+        ("begin_step", begin_step(&t(&[3, 2]), &t(&[2]), &t(&[8]), &t(&[4, 3])), "log"),
+        ("sgd", optim::sgd::record(&rec, &t(&[4]), &t(&[8]), &t(&[5]), 0.0, GROUP), "grad"),
+        ("sgd", optim::sgd::record(&rec, &t(&[5]), &t(&[7]), &t(&[5]), 0.0, GROUP), "state"),
         (
             "sgd_momentum",
-            optim::sgd_momentum::record(&rec, &t(&[4]), &t(&[4]), &t(&[4]), &t(&[5]), 0.0, 0.9),
+            optim::sgd_momentum::record(&rec, &t(&[4]), &t(&[8]), &t(&[4]), &t(&[5]), 0.0, 0.9, GROUP),
             "velocity",
         ),
         ("lora_forward", rec.lora_forward(&weight, &t(&[3, 4]), &t(&[3, 2]), &t(&[3, 5]), &t(&[3, 4]), 1.0), "output"),
@@ -225,6 +301,61 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
     assert_eq!(rec.dispatches(), 0, "nothing was half-recorded");
     rec.submit().await.unwrap();
     still_trains(&gpu, &layer).await;
+}
+
+/// Floats and integers are not taken for one another, by a write or by a kernel.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn floats_and_integers_are_not_confused() {
+    let gpu = gpu().await;
+    let rec = Recording::new(&gpu);
+    let floats = |label, shape: &[usize]| ones(&gpu, label, shape);
+    let integers = |label, shape: &[usize]| Tensor::integers(&gpu, label, shape, None).unwrap();
+    let logits = floats("logits", &[3, 5]);
+    let [d_logits, totals, loss] = [floats("gradient", &[3, 5]), floats("totals", &[2]), floats("loss", &[1])];
+    let cross_entropy = |labels: &Tensor, smoothing| {
+        loss::cross_entropy::record(&rec, &logits, labels, &d_logits, &totals, false, -100, smoothing)
+    };
+    let words = |label: &'static str, expected, got| [label, expected, got];
+    let wrong = |what, result: Result<()>, words: [&str; 3]| refused(what, result, "invalid-argument", &words);
+    wrong("float labels", cross_entropy(&floats("labels", &[3]), 0.0), words("labels", "int32", "float32"));
+    let bce = Loss::BceWithLogits.record(&rec, &logits, &integers("bits", &[3, 5]), &d_logits, &loss);
+    wrong("integer targets", bce, words("bits", "float32", "int32"));
+    let written = nn::activation::record(&rec, Activation::Relu, &logits, &integers("output", &[3, 5]));
+    wrong("an integer output", written, words("output", "float32", "int32"));
+    let (base, x, y) = (floats("W", &[5, 4]), integers("x", &[3, 4]), floats("y", &[3, 5]));
+    wrong("an integer input", base::linear_f32::record(&rec, &base, None, &x, &y), words("x", "float32", "int32"));
+    wrong("a write", integers("labels", &[2]).write(&[1.0; 2]), words("labels", "float32", "int32"));
+    wrong("a write", floats("x", &[2]).write_integers(&[1; 2]), words("x", "int32", "float32"));
+    for smoothing in [-0.1, 1.1, f32::NAN, f32::INFINITY] {
+        let result = cross_entropy(&integers("labels", &[3]), smoothing);
+        refused("smoothing", result, "invalid-argument", &["labelSmoothing", "0 to 1"]);
+        let loss_of = Loss::CrossEntropy { ignore_index: -100, label_smoothing: smoothing.into() };
+        let result = loss_of.record(&rec, &logits, &integers("labels", &[3]), &d_logits, &loss);
+        refused("smoothing", result, "invalid-argument", &["labelSmoothing", "0 to 1"]);
+    }
+    assert_eq!(rec.dispatches(), 0, "nothing was half-recorded");
+
+    let labels = Tensor::integers(&gpu, "labels", &[3], Some(&[-100, 4, i32::MIN])).unwrap();
+    assert_eq!((labels.dtype(), logits.dtype()), (DType::I32, DType::F32));
+    assert_eq!(bits(&labels.read().await.unwrap()), [-100i32, 4, i32::MIN].map(|v| v as u32));
+    labels.write_integers(&[0, 1, 2]).unwrap();
+    assert_eq!(bits(&labels.read().await.unwrap()), [0, 1, 2]);
+    refused("labels", Tensor::integers(&gpu, "labels", &[3], Some(&[1; 2])), "shape", &["labels", "3", "2"]);
+    refused("labels", labels.write_integers(&[0; 4]), "shape", &["labels", "3", "4"]);
+    cross_entropy(&labels, 1.0).unwrap();
+    rec.submit().await.unwrap();
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn norms_refuse_what_is_out_of_range() {
+    let gpu = gpu().await;
+    let before = gpu.memory();
+    for eps in [f64::NAN, f64::INFINITY, -1e-5, 1e300] {
+        refused("eps", Norm::new(&gpu, &[1.0; 4], None, true, eps), "invalid-argument", &["eps"]);
+    }
+    refused("no weight", Norm::new(&gpu, &[], None, true, 1e-5), "shape", &["norm weight"]);
+    refused("a bias", Norm::new(&gpu, &[1.0; 4], Some(&[0.0; 3]), true, 1e-5), "shape", &["norm bias", "4", "3"]);
+    assert_eq!(gpu.memory(), before);
 }
 
 #[wasm_bindgen_test(unsupported = pollster::test)]
@@ -268,7 +399,7 @@ async fn tensors_of_another_gpu_are_refused() {
     let output = ones(&here, "output", &[3, 5]);
     refused("b", rec.lora_forward_fused(&weight, &x, &h, &output, 1.0), "foreign-tensor", words);
     let sgd = OptimizerKind::Sgd(Sgd::default());
-    refused("a layer", Optimizer::new(&there, &[&layer], sgd, 1e-3), "foreign-tensor", &[]);
+    refused("a layer", Optimizer::new(&there, &[&layer], OptimizerOptions::new(sgd, 1e-3)), "foreign-tensor", &[]);
     assert_eq!(rec.dispatches(), 0, "nothing was half-recorded");
     still_trains(&here, &layer).await;
     there.destroy();
@@ -288,9 +419,9 @@ async fn one_buffer_read_and_written_in_a_dispatch_is_refused() {
     let (_, parts) = Tensor::arena(&gpu, "arena", &[("first", &[4, 4]), ("second", &[4, 4])]).unwrap();
     aliased("two ranges", lora::save_activation::record(&rec, &parts[0], &parts[1]), &["src", "dst"]);
     // Two written bindings over one range.
-    let (grad, state) = (ones(&gpu, "grad", &[4]), ones(&gpu, "state", &[4]));
+    let (grad, state) = (ones(&gpu, "grad", &[4]), ones(&gpu, "state", &[8]));
     let param = ones(&gpu, "param", &[4]);
-    let both = optim::sgd_momentum::record(&rec, &grad, &state, &param, &param, 0.0, 0.9);
+    let both = optim::sgd_momentum::record(&rec, &grad, &state, &param, &param, 0.0, 0.9, GROUP);
     aliased("written twice", both, &["param", "velocity"]);
     let weight = LoraWeight::from_tensors(square.clone(), other.clone()).unwrap();
     let (h, output) = (ones(&gpu, "h", &[4, 4]), ones(&gpu, "output", &[4, 4]));
@@ -351,10 +482,15 @@ async fn destroyed_tensors_are_refused_when_recorded_and_when_submitted() {
     let rec = Recording::new(&gpu);
     refused("a destroyed layer", layer.forward(&rec, &src), "disposed", &[]);
     let sgd = OptimizerKind::Sgd(Sgd::default());
-    refused("a destroyed layer", Optimizer::new(&gpu, &[&layer], sgd, 1e-3), "disposed", &[]);
+    refused("a destroyed layer", Optimizer::new(&gpu, &[&layer], OptimizerOptions::new(sgd, 1e-3)), "disposed", &[]);
     assert_eq!(rec.dispatches(), 0);
     let sound = self::layer(&gpu, "sound");
-    refused("one of two layers", Optimizer::new(&gpu, &[&sound, &layer], sgd, 1e-3), "disposed", &[]);
+    refused(
+        "one of two layers",
+        Optimizer::new(&gpu, &[&sound, &layer], OptimizerOptions::new(sgd, 1e-3)),
+        "disposed",
+        &[],
+    );
     still_trains(&gpu, &sound).await;
 }
 
@@ -363,7 +499,8 @@ async fn an_optimizer_that_was_destroyed_leaves_its_layers_usable() {
     let gpu = gpu().await;
     let layer = layer(&gpu, "layer");
     let start = layer.weight().a.read().await.unwrap();
-    let optimizer = Optimizer::new(&gpu, &[&layer], OptimizerKind::AdamW(AdamW::default()), 1e-3).unwrap();
+    let optimizer =
+        Optimizer::new(&gpu, &[&layer], OptimizerOptions::new(OptimizerKind::AdamW(AdamW::default()), 1e-3)).unwrap();
     optimizer.destroy();
     optimizer.destroy();
     let rec = Recording::new(&gpu);

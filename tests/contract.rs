@@ -95,8 +95,9 @@ fn the_params_struct_is_laid_out_alike_in_rust_and_wgsl() {
             .map(|member| {
                 let kind = match module.types[member.ty].inner {
                     TypeInner::Scalar(naga::Scalar { kind: ScalarKind::Uint, width: 4 }) => "u32",
+                    TypeInner::Scalar(naga::Scalar { kind: ScalarKind::Sint, width: 4 }) => "i32",
                     TypeInner::Scalar(naga::Scalar { kind: ScalarKind::Float, width: 4 }) => "f32",
-                    ref other => panic!("{}: {:?} is {other:?}, not u32 or f32", kernel.name, member.name),
+                    ref other => panic!("{}: {:?} is {other:?}, not u32, i32 or f32", kernel.name, member.name),
                 };
                 (member.name.clone().unwrap(), kind.to_string(), member.offset)
             })
@@ -108,8 +109,17 @@ fn the_params_struct_is_laid_out_alike_in_rust_and_wgsl() {
     }
 }
 
+/// What a runtime-sized array is of; None for a struct.
+fn elements(module: &Module, array: naga::Handle<naga::Type>) -> Option<ScalarKind> {
+    let TypeInner::Array { base, size: naga::ArraySize::Dynamic, .. } = module.types[array].inner else { return None };
+    match module.types[base].inner {
+        TypeInner::Scalar(scalar) | TypeInner::Vector { scalar, .. } => Some(scalar.kind),
+        ref other => panic!("an array of {other:?}"),
+    }
+}
+
 #[test]
-fn bindings_agree_in_order_name_and_access() {
+fn bindings_agree_in_order_name_access_and_elements() {
     for kernel in ALL {
         let (module, _) = parse(kernel);
         let bound: BTreeMap<u32, (&str, AddressSpace)> = module
@@ -127,7 +137,7 @@ fn bindings_agree_in_order_name_and_access() {
             .buffers
             .iter()
             .map(|(name, access)| match access {
-                Access::Read => (*name, storage(StorageAccess::LOAD)),
+                Access::Read | Access::ReadInt => (*name, storage(StorageAccess::LOAD)),
                 Access::Write => (*name, storage(read_write)),
             })
             .chain([("params", AddressSpace::Uniform)])
@@ -137,6 +147,14 @@ fn bindings_agree_in_order_name_and_access() {
         assert_eq!(bound, expected, "{}", kernel.name);
         assert!(kernel.buffers.len() <= 8, "{}: WebGPU promises 8 storage buffers", kernel.name);
         assert!(kernel.buffers.iter().any(|(_, access)| *access == Access::Write), "{} writes nothing", kernel.name);
+        for (_, variable) in module.global_variables.iter() {
+            let name = variable.name.as_deref().unwrap();
+            let Some((_, access)) = kernel.buffers.iter().find(|(buffer, _)| *buffer == name) else { continue };
+            let expected = if *access == Access::ReadInt { ScalarKind::Sint } else { ScalarKind::Float };
+            if let Some(found) = elements(&module, variable.ty) {
+                assert_eq!(found, expected, "{}: elements of {name}", kernel.name);
+            }
+        }
         // House rule 3: the shape stands beside every array.
         for line in kernel.source.lines().filter(|line| line.contains("var<storage") && line.contains("array<")) {
             assert!(line.contains("; // ["), "{}: no shape beside «{line}»", kernel.name);
@@ -156,7 +174,7 @@ fn declared(kernel: &Kernel, keyword: &str) -> BTreeMap<String, u32> {
 #[test]
 fn constants_are_the_same_numbers_in_rust_and_wgsl() {
     // How Rust counts workgroups that take as many elements as there are.
-    const RUST_ALONE: &[(&str, &str)] = &[("loss/mse", "ELEMENTS")];
+    const RUST_ALONE: &[(&str, &str)] = &[("optim/grad_norm", "ELEMENTS")];
     for kernel in ALL {
         let name = kernel.name;
         let (module, _) = parse(kernel);

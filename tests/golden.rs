@@ -7,7 +7,8 @@ use common::files::{File, list};
 use common::tolerance::{assert_close, products, rounded_once_more, updated};
 use common::{f64s, gpu, say};
 use lora_webgpu::{
-    AdamW, FrozenLinear, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Optimizer, OptimizerKind, Recording, Sgd, Tensor,
+    AdamW, FrozenLinear, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Optimizer, OptimizerKind, OptimizerOptions,
+    Recording, Sgd, Tensor,
 };
 use reference::lora::{Old, lora_backward, lora_forward, project_a};
 use reference::{Dims, Sum};
@@ -124,7 +125,7 @@ async fn golden_optimizers() {
         let layer = LoraLinear::new(&gpu, None, base, &LoraConfig::new(1, 1.0)).unwrap();
         layer.weight().a.write(p).unwrap();
         layer.weight().b.write(q).unwrap();
-        let optimizer = Optimizer::new(&gpu, &[&layer], kind, option("lr", f64::NAN)).unwrap();
+        let optimizer = Optimizer::new(&gpu, &[&layer], OptimizerOptions::new(kind, option("lr", f64::NAN))).unwrap();
         let rec = Recording::new(&gpu);
         optimizer.step(&rec).unwrap();
 

@@ -3,6 +3,8 @@
 #[path = "kernels/cases.rs"]
 mod cases;
 mod common;
+#[path = "kernels/edges.rs"]
+mod edges;
 #[path = "kernels/page.rs"]
 mod page;
 mod reference;
@@ -45,8 +47,9 @@ macro_rules! kernels {
 kernels! {
     base: linear_f32 linear_f32_gemv linear_f32_t linear_f32_t_gemv linear_f32_t_vec4 linear_f32_vec4;
     lora: add_scaled fused_b_add grad_a grad_b grad_dh grad_dh_gemv input_grad project_a project_a_gemv project_b save_activation;
-    loss: mse sum;
-    optim: adamw begin_step sgd sgd_momentum;
+    loss: bce_with_logits cross_entropy mean mse total;
+    nn: activation activation_grad norm norm_grad;
+    optim: adamw begin_step grad_norm sgd sgd_momentum;
 }
 
 fn spec(name: &str) -> &'static Spec {
@@ -62,12 +65,8 @@ impl Spec {
 
 /// Uploads, records, submits and reads back; with the contents of the outputs before and after.
 async fn run(gpu: &Gpu, case: &Case) -> Vec<Vec<f32>> {
-    let tensors: Vec<Tensor> = case
-        .tensors
-        .iter()
-        .enumerate()
-        .map(|(i, t)| Tensor::from_slice(gpu, &format!("tensor {i}"), &t.shape, &t.data).unwrap())
-        .collect();
+    let tensors: Vec<Tensor> =
+        case.tensors.iter().enumerate().map(|(i, given)| given.upload(gpu, &format!("tensor {i}"))).collect();
     let rec = Recording::new(gpu);
     (case.record)(&rec, &tensors).unwrap();
     rec.submit().await.unwrap_or_else(|error| panic!("the dispatch was refused: {error}"));

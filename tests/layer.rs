@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use common::tolerance::{Expected, assert_close, products, updated};
 use common::{PROFILES, Rng, bits, f64s, gpu, gpu_as};
 use lora_webgpu::kernels::lora as kernel;
-use lora_webgpu::kernels::loss;
 use lora_webgpu::{
-    AdamW, FrozenLinear, Gpu, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Optimizer, OptimizerKind, Recording,
-    Result, Sgd, Tensor,
+    AdamW, FrozenLinear, Gpu, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Loss, Optimizer, OptimizerKind,
+    OptimizerOptions, Recording, Result, Sgd, Tensor,
 };
 use reference::lora::{Old, lora_backward, lora_forward};
 use reference::{Dims, Sum, base, values};
@@ -38,9 +37,10 @@ const SHAPES: &[Dims] = &[
 
 // ── the reference ──
 
-/// Central differences of a function that is at most quadratic in each argument have no error but f64's.
+/// Central differences: of a function that is at most quadratic in each argument without an error but f64's, of others
+/// with the square of the step.
 fn assert_gradient(name: &str, at: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) {
-    const STEP: f64 = 1e-3;
+    const STEP: f64 = 1e-4;
     for (i, expected) in gradient.iter().enumerate() {
         let moved = |by: f64| f(&(0..at.len()).map(|j| at[j] + if i == j { by } else { 0.0 }).collect::<Vec<_>>());
         let difference = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
@@ -60,18 +60,88 @@ fn finite_differences_hold_the_reference_to_1e_6() {
         let output = |a: &[f64], b: &[f64], x: &[f64]| {
             values(&lora_forward(d, a, b, x, &values(&base::linear_f32(d, &w, Some(&bias), x)), 1.75))
         };
-        let loss = |a: &[f64], b: &[f64], x: &[f64]| reference::loss::mse(&output(a, b, x), &targets).0.value;
-        let d_output = values(&reference::loss::mse(&output(&a, &b, &x), &targets).1);
+        let mse = |output: &[f64]| mean_mse(output, &targets);
+        let loss = |a: &[f64], b: &[f64], x: &[f64]| mse(&output(a, b, x)).0;
+        let d_output = mse(&output(&a, &b, &x)).1;
         let old = Old {
             d_a: vec![0.0; a.len()],
             d_b: vec![0.0; b.len()],
             d_input: values(&base::linear_f32_t(d, &w, &d_output)),
         };
         let gradient = lora_backward(d, &a, &b, &x, &d_output, &old, 1.75);
-        assert_gradient("d_output", &output(&a, &b, &x), &d_output, |y| reference::loss::mse(y, &targets).0.value);
+        assert_gradient("d_output", &output(&a, &b, &x), &d_output, |y| mse(y).0);
         assert_gradient("dA", &a, &values(&gradient.d_a), |a| loss(a, &b, &x));
         assert_gradient("dB", &b, &values(&gradient.d_b), |b| loss(&a, b, &x));
         assert_gradient("d_input", &x, &values(&gradient.d_input), |x| loss(&a, &b, x));
+    }
+}
+
+/// The mean, with its gradient.
+fn mean_mse(output: &[f64], targets: &[f64]) -> (f64, Vec<f64>) {
+    let (sum, gradient) = reference::loss::mse(output, targets);
+    let (loss, gradient) = reference::loss::mean([sum.value, output.len() as f64], &values(&gradient));
+    (loss.value, values(&gradient))
+}
+
+#[wasm_bindgen_test(unsupported = test)]
+fn finite_differences_hold_the_losses_to_1e_6() {
+    let random = |seed, len, scale: f64| f64s(&Rng(seed).numbers(len)).iter().map(|v| v * scale).collect::<Vec<_>>();
+    let (z, y) = (random(1, 23, 6.0), random(2, 23, 0.5).iter().map(|v| v + 0.5).collect::<Vec<_>>());
+    for (name, f) in [
+        ("mse", reference::loss::mse as fn(&[f64], &[f64]) -> (Sum, Vec<Sum>)),
+        ("bce_with_logits", reference::loss::bce_with_logits),
+    ] {
+        assert_gradient(name, &z, &values(&f(&z, &y).1), |z| f(z, &y).0.value);
+    }
+    for (classes, labels) in [(7, &[3, -1, 0, 6, 6][..]), (1, &[0, 0]), (2, &[1, 0, -1]), (3, &[-1, -1])] {
+        for smoothing in [0.0, 0.1, 1.0] {
+            let z = random(3, classes * labels.len(), 4.0);
+            let f = |z: &[f64]| reference::loss::cross_entropy(classes, z, labels, -1, smoothing);
+            let (_, gradient, counted) = f(&z);
+            assert_eq!(counted, labels.iter().filter(|label| **label >= 0).count());
+            assert_gradient("cross_entropy", &z, &values(&gradient), |z| f(z).0.value);
+        }
+    }
+    // Large logits: the loss is their difference, and neither infinite nor NaN.
+    assert_eq!(reference::loss::bce_with_logits(&[1e4, -1e4], &[0.0, 1.0]).0.value, 2e4);
+    assert_eq!(reference::loss::cross_entropy(2, &[1e4, -1e4], &[1], -1, 0.0).0.value, 2e4);
+}
+
+#[wasm_bindgen_test(unsupported = test)]
+fn finite_differences_hold_activations_and_norms_to_1e_6() {
+    use reference::nn::{Function, activation, activation_grad, norm, norm_grad};
+    let x: Vec<f64> = (-60..=60).map(|i| f64::from(i) * 0.11 + 0.003).chain([-30.0, -100.0, 30.0, 100.0]).collect();
+    let d_output = f64s(&Rng(1).numbers(x.len()));
+    for f in [Function::Tanh, Function::Relu, Function::Gelu, Function::Silu] {
+        let along = |x: &[f64]| x.iter().zip(&d_output).map(|(x, d)| activation(f, *x).value * d).collect::<Vec<_>>();
+        for i in 0..x.len() {
+            let gradient = activation_grad(f, x[i], d_output[i]).value;
+            assert_gradient(&format!("{f:?} at {}", x[i]), &x[i..=i], &[gradient], |at| {
+                along(&[&vec![0.0; i], at].concat())[i]
+            });
+        }
+    }
+    // Φ against erf as tabulated: Φ(1), Φ(−2), Φ(−5).
+    for (x, phi) in [(1.0, 0.841_344_746_068_542_9), (-2.0, 0.022_750_131_948_179_2), (-5.0, 2.866_515_718_791_939e-7)]
+    {
+        let got = activation(Function::Gelu, x).value / x;
+        assert!((got - phi).abs() <= 1e-13 * phi.max(1e-3), "Φ({x}) = {got}");
+    }
+    for (rows, features) in [(1, 1), (3, 5), (2, 17)] {
+        for centered in [true, false] {
+            for eps in [1e-5, 0.5] {
+                let rng = &mut Rng(9);
+                let mut random = |len: usize| f64s(&rng.numbers(len));
+                let (weight, bias, d_output) = (random(features), random(features), random(rows * features));
+                let x: Vec<f64> = random(rows * features).iter().map(|v| v + 0.5).collect();
+                let along = |x: &[f64]| {
+                    let output = norm(&weight, Some(&bias), x, centered, eps);
+                    output.iter().zip(&d_output).map(|(y, d)| y.value * d).sum::<f64>()
+                };
+                let gradient = values(&norm_grad(&weight, &x, &d_output, centered, eps));
+                assert_gradient(&format!("norm {centered} {eps}"), &x, &gradient, along);
+            }
+        }
     }
 }
 
@@ -483,7 +553,7 @@ async fn directional_derivatives_hold_the_layers_gradients_to_1e_3() {
             let rec = Recording::new(&gpu);
             p.layer.grad().zero(&rec).unwrap();
             let output = p.layer.forward(&rec, &p.x).unwrap();
-            loss::mse::record(&rec, &output, &targets, &p.d_output, &loss).unwrap();
+            Loss::Mse.record(&rec, &output, &targets, &p.d_output, &loss).unwrap();
             p.layer.backward(&rec, &p.x, &p.d_output, Some(&p.d_input)).unwrap();
             rec.submit().await.unwrap();
             let parameters = [
@@ -583,7 +653,8 @@ async fn a_recording_follows_tensors_that_an_optimizer_moved() {
     for tensor in read() {
         before.push(bits(&tensor.await.unwrap()));
     }
-    let optimizer = Optimizer::new(&gpu, &[&p.layer], OptimizerKind::Sgd(Sgd::default()), 0.5).unwrap();
+    let optimizer =
+        Optimizer::new(&gpu, &[&p.layer], OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 0.5)).unwrap();
     let step = Recording::new(&gpu);
     optimizer.step(&step).unwrap();
     rec.submit().await.unwrap();
@@ -594,7 +665,7 @@ async fn a_recording_follows_tensors_that_an_optimizer_moved() {
     rec.submit().await.unwrap();
     assert_ne!(before[0], bits(&output.read().await.unwrap()), "the moved tensors are those that are trained");
     drop(optimizer);
-    Optimizer::new(&gpu, &[&p.layer], OptimizerKind::Sgd(Sgd::default()), 0.5).unwrap();
+    Optimizer::new(&gpu, &[&p.layer], OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 0.5)).unwrap();
 }
 
 // ── training ──
@@ -605,11 +676,11 @@ async fn train(gpu: &Gpu, kind: OptimizerKind, lr: f64) {
     let p = Problem::new(gpu, d, true);
     let (targets, target_values) = Rng(13).tensor(gpu, "targets", &[d.tokens, d.out_features]);
     let loss = Tensor::zeros(gpu, "loss", &[1]).unwrap();
-    let optimizer = Optimizer::new(gpu, &[&p.layer], kind, lr).unwrap();
+    let optimizer = Optimizer::new(gpu, &[&p.layer], OptimizerOptions::new(kind, lr)).unwrap();
     let rec = Recording::new(gpu);
     optimizer.zero_grad(&rec).unwrap();
     let output = p.layer.forward(&rec, &p.x).unwrap();
-    loss::mse::record(&rec, &output, &targets, &p.d_output, &loss).unwrap();
+    Loss::Mse.record(&rec, &output, &targets, &p.d_output, &loss).unwrap();
     p.layer.backward(&rec, &p.x, &p.d_output, None).unwrap();
     optimizer.step(&rec).unwrap();
 
@@ -630,9 +701,9 @@ async fn train(gpu: &Gpu, kind: OptimizerKind, lr: f64) {
 
         let (a, b) = parameters.split_at(p.a.len());
         let forward = values(&lora_forward(d, a, b, &p.x_values, &base, SCALE.into()));
-        let (loss_sum, d_output) = reference::loss::mse(&forward, &target_values);
+        let (expected_loss, d_output) = mean_mse(&forward, &target_values);
         let old = Old { d_a: vec![0.0; a.len()], d_b: vec![0.0; b.len()], d_input: vec![0.0; p.x_values.len()] };
-        let gradient = lora_backward(d, a, b, &p.x_values, &values(&d_output), &old, SCALE.into());
+        let gradient = lora_backward(d, a, b, &p.x_values, &d_output, &old, SCALE.into());
         let gradient = [values(&gradient.d_a), values(&gradient.d_b)].concat();
         for i in 0..parameters.len() {
             let ([m, v], parameter, g) = (moments[i], parameters[i], gradient[i]);
@@ -651,7 +722,7 @@ async fn train(gpu: &Gpu, kind: OptimizerKind, lr: f64) {
         }
         history.push(parameters.clone());
         let loss = f64::from(loss.read().await.unwrap()[0]);
-        assert!((loss - loss_sum.value).abs() <= 1e-5, "loss of step {step}: {loss}, not {}", loss_sum.value);
+        assert!((loss - expected_loss).abs() <= 1e-5, "loss of step {step}: {loss}, not {expected_loss}");
     }
     let trained = [p.layer.weight().a.read().await.unwrap(), p.layer.weight().b.read().await.unwrap()].concat();
     assert_close("A and B", &trained, &updated(1e-5, &history));
@@ -673,7 +744,8 @@ async fn an_optimizer_updates_several_layers_by_the_learning_rate_as_set() {
     let gpu = gpu().await;
     let layers = [d(1, 5, 7, 3), d(1, 65, 1, 1), d(1, 1, 33, 17)].map(|d| Problem::new(&gpu, d, false).layer);
     let references: Vec<&LoraLinear> = layers.iter().collect();
-    let optimizer = Optimizer::new(&gpu, &references, OptimizerKind::Sgd(Sgd::default()), 0.5).unwrap();
+    let optimizer =
+        Optimizer::new(&gpu, &references, OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 0.5)).unwrap();
     let rng = &mut Rng(19);
     let mut expected = Vec::new();
     for layer in layers.iter() {
@@ -689,7 +761,7 @@ async fn an_optimizer_updates_several_layers_by_the_learning_rate_as_set() {
     }
     let rec = Recording::new(&gpu);
     optimizer.step(&rec).unwrap();
-    assert_eq!(rec.dispatches(), 2, "one to begin the step, one for all layers");
+    assert_eq!(rec.dispatches(), 3, "the gradients' norm, the step's beginning, and one update of all layers");
     rec.submit().await.unwrap();
     optimizer.set_lr(0.25).unwrap();
     rec.submit().await.unwrap();

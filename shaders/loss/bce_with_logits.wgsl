@@ -13,9 +13,12 @@ override WORKGROUP: u32 = 64;
 
 var<workgroup> partial: array<vec2f, WORKGROUP>;
 
-// log(1 + x) for x in [0, 1]: for small x the series, where 1 + x would round x away.
+// log(1 + x) for x in [0, 1] as 2·artanh(x/(2 + x)) by its series: 1 + x would round x away, and WGSL lets log err by 2⁻²¹.
 fn log_1p(x: f32) -> f32 {
-    return select(log(1.0 + x), x * (1.0 - x * (0.5 - x * (1.0 / 3.0 - 0.25 * x))), x < 0.02);
+    let s = x / (2.0 + x);
+    let q = s * s;
+    return 2.0 * s * (1.0 + q * (1.0 / 3.0 + q * (1.0 / 5.0 + q * (1.0 / 7.0 + q * (1.0 / 9.0 + q * (1.0 / 11.0
+        + q * (1.0 / 13.0 + q / 15.0)))))));
 }
 
 @compute @workgroup_size(WORKGROUP)

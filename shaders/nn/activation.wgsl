@@ -9,12 +9,13 @@ struct Params {
 
 override WORKGROUP: u32 = 64;
 
-// From exp, since tanh of large arguments is NaN on some devices; near 0, where 1 − exp would cancel, the series.
+// From exp, since tanh of large arguments is NaN on some devices; near 0, where 1 − exp would cancel, and for NaN, which
+// min may lose, the series.
 fn tanh_of(x: f32) -> f32 {
     let e = exp(-2.0 * min(abs(x), 44.0));
     let s = x * x;
     let series = x * (1.0 - s * (1.0 / 3.0 - s * (2.0 / 15.0 - s * (17.0 / 315.0 - s * 62.0 / 2835.0))));
-    return select(sign(x) * (1.0 - e) / (1.0 + e), series, abs(x) < 0.25);
+    return select(series, sign(x) * (1.0 - e) / (1.0 + e), abs(x) >= 0.25);
 }
 
 fn sigmoid(x: f32) -> f32 {
@@ -44,7 +45,7 @@ fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) group
             output[i] = tanh_of(value);
         }
         case 1u: {
-            output[i] = max(value, 0.0);
+            output[i] = select(value, 0.0, value < 0.0); // max may lose a NaN
         }
         case 2u: {
             output[i] = value * normal_cdf(value);

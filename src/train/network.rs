@@ -44,7 +44,9 @@ impl Network {
     /// [`Error::Shape`] where a module does not take what the one before it gives, [`Error::InvalidArgument`] without a
     /// linear layer.
     pub fn new(modules: Vec<Module>) -> Result<Network> {
-        let in_features = first_width(&modules).ok_or(Error::argument("layers", "at least one LoraLinear", "none"))?;
+        let trained = modules.iter().any(trains);
+        let none = || Error::argument("layers", "at least one LoraLinear", "none");
+        let in_features = first_width(&modules).filter(|_| trained).ok_or_else(none)?;
         let out_features = check_widths(&modules, in_features)?;
         Ok(Network { modules, in_features, out_features })
     }
@@ -113,6 +115,15 @@ fn first_width(modules: &[Module]) -> Option<usize> {
     })
 }
 
+/// Whether there is a linear layer in it.
+fn trains(module: &Module) -> bool {
+    match module {
+        Module::Linear(_) => true,
+        Module::Residual(inner) => inner.iter().any(trains),
+        Module::Activation(_) | Module::Norm(_) => false,
+    }
+}
+
 fn check_widths(modules: &[Module], in_features: usize) -> Result<usize> {
     let mut width = in_features;
     for (i, module) in modules.iter().enumerate() {
@@ -149,7 +160,7 @@ fn activations(gpu: &Gpu, modules: &[Module], x: &Tensor, input_gradient: bool) 
             Module::Linear(layer) => layer.output(tokens)?,
             _ => zeros("activation", width)?,
         });
-        trainable_before |= !matches!(module, Module::Activation(_) | Module::Norm(_));
+        trainable_before |= trains(module);
         gradients.push(if trainable_before { Some(zeros("gradient", width)?) } else { None });
         inner.push(match module {
             Module::Residual(modules) => {

@@ -12,9 +12,11 @@ pub struct Expected {
     pub bound: f64,
 }
 
-/// For sums of K products: 4·√K·2⁻²⁴·S + 2⁻²³·|ref|.
+/// For sums of K products: 4·√K·2⁻²⁴·S + 2⁻²³·|ref|, and where there are functions in it, their errors; what is below
+/// 2⁻¹⁰⁰ is then as good as 0, since exponents are clamped and subnormals flushed.
 pub fn products(sums: &[Sum]) -> Vec<Expected> {
-    let bound = |s: &Sum| 4.0 * (s.terms as f64).sqrt() * U * s.abs + 2.0 * U * s.value.abs();
+    let tiny = |s: &Sum| if s.extra > 0.0 || s.terms == 0 { 2f64.powi(-100) } else { 0.0 };
+    let bound = |s: &Sum| U * (4.0 * (s.terms as f64).sqrt() * s.abs + s.extra + 2.0 * s.value.abs()) + tiny(s);
     sums.iter().map(|s| Expected { value: s.value, bound: bound(s) }).collect()
 }
 

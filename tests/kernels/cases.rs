@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
-use lora_webgpu::kernels::{Kernel, base, lora, loss, optim};
-use lora_webgpu::{AdamW, Recording, Result, Tensor};
+use lora_webgpu::kernels::optim::LrRatio;
+use lora_webgpu::kernels::{Kernel, base, lora, loss, nn, optim};
+use lora_webgpu::{Activation, AdamW, Gpu, Recording, Result, Tensor};
 
 use crate::common::tolerance::{Expected, exact, products, roundings};
 use crate::common::{Rng, f64s};
+use crate::reference::nn::Function;
 use crate::reference::{self, Dims, Sum, values};
 
 /// One call of a kernel's `record`.
@@ -23,11 +25,25 @@ type Record = dyn Fn(&Recording, &[Tensor]) -> Result<()>;
 pub struct Given {
     pub shape: Vec<usize>,
     pub data: Vec<f32>,
+    /// Class labels, in place of `data`.
+    pub labels: Option<Vec<i32>>,
 }
 
 impl Given {
+    fn new(shape: &[usize], data: Vec<f32>) -> Given {
+        Given { shape: shape.into(), data, labels: None }
+    }
+
     fn f64(&self) -> Vec<f64> {
         f64s(&self.data)
+    }
+
+    pub fn upload(&self, gpu: &Gpu, name: &str) -> Tensor {
+        match &self.labels {
+            None => Tensor::from_slice(gpu, name, &self.shape, &self.data),
+            labels => Tensor::integers(gpu, name, &self.shape, labels.as_deref()),
+        }
+        .unwrap()
     }
 }
 
@@ -57,12 +73,12 @@ fn case<const N: usize>(
 
 /// Random numbers.
 fn given(rng: &mut Rng, shape: &[usize]) -> Given {
-    Given { shape: shape.into(), data: rng.numbers(shape.iter().product()) }
+    Given::new(shape, rng.numbers(shape.iter().product()))
 }
 
 /// What an overwriting kernel finds.
 fn unset(shape: &[usize]) -> Given {
-    Given { shape: shape.into(), data: vec![f32::NAN; shape.iter().product()] }
+    Given::new(shape, vec![f32::NAN; shape.iter().product()])
 }
 
 /// Neither 1 nor its own square.
@@ -156,10 +172,65 @@ const fn len(len: usize) -> Dims {
 }
 /// The last needs workgroups in two dimensions: 65,535 · 64 + 1.
 const ELEMENTS: &[Dims] = &[len(3), len(63), len(1), len(64), len(65), len(131), len(4_194_241)];
-/// The last two have more than one element for each of the 1024 · 64 invocations.
-const REDUCED: &[Dims] = &[len(3), len(63), len(1), len(64), len(65), len(217), len(65_537), len(131_101)];
-/// Steps done before: within the tables and past their ends.
-const STEPS: &[Dims] = &[len(1), len(2), len(3), len(5), len(9)];
+/// To be added to what is there.
+const fn adding(len: usize) -> Dims {
+    d(len, 1, 1, 2)
+}
+/// The last two have more elements than invocations take at first: 512 workgroups of 8 or 64 lanes, 8 elements each.
+const REDUCED: &[Dims] = &[len(3), adding(63), len(1), len(64), adding(65), len(217), adding(32_771), len(262_147)];
+/// `rank` is the number of sums that there is room for.
+const SQUARED: &[Dims] = &[
+    d(3, 1, 1, 1),
+    d(63, 1, 1, 1024),
+    d(1, 1, 1, 1),
+    d(64, 1, 1, 1),
+    d(65, 1, 1, 1024),
+    d(217, 1, 1, 3),
+    d(65_537, 1, 1, 1024),
+    d(524_309, 1, 1, 1024),
+];
+/// Rows × classes; `rank` 2 adds, `out_features` percent are smoothed. The last has more rows than there is room for sums.
+const LABELLED: &[Dims] = &[
+    d(5, 3, 0, 1),
+    d(4, 65, 10, 2),
+    d(3, 1, 0, 1),
+    d(7, 2, 100, 1),
+    d(2, 63, 35, 1),
+    d(9, 64, 0, 2),
+    d(3, 1031, 10, 1),
+    d(1, 130, 10, 1),
+    d(1031, 7, 10, 2),
+];
+/// Elements; `rank` is the function.
+const ACTIVATED: &[Dims] = &[
+    d(131, 1, 1, 0),
+    d(131, 1, 1, 1),
+    d(131, 1, 1, 2),
+    d(131, 1, 1, 3),
+    d(1, 1, 1, 0),
+    d(63, 1, 1, 2),
+    d(64, 1, 1, 3),
+    d(65, 1, 1, 0),
+    d(4_194_241, 1, 1, 1),
+];
+/// Rows × features; `rank` 1 is layer norm, 2 the same with bias, 3 RMS norm, 4 with bias. The last has more rows than
+/// workgroups fit in one dimension.
+const NORMED: &[Dims] = &[
+    d(3, 5, 1, 2),
+    d(2, 65, 1, 4),
+    d(3, 5, 1, 1),
+    d(1, 1, 1, 3),
+    d(7, 63, 1, 1),
+    d(2, 64, 1, 3),
+    d(130, 7, 1, 2),
+    d(3, 1031, 1, 2),
+    d(5, 257, 1, 3),
+    d(65_537, 3, 1, 2),
+];
+/// Steps done before and one more (within the tables and past their ends), sums of squares, attempts before (the log has 5
+/// rows), and clipping: 0 none, 1 above the norm, 2 below it.
+const STEPS: &[Dims] =
+    &[d(1, 1, 0, 0), d(2, 7, 4, 1), d(3, 8, 5, 2), d(5, 65, 11, 0), d(9, 513, 12, 2), d(4, 1024, 9, 2)];
 
 fn show_product(d: &Dims) -> String {
     format!("{}×{}×{}×{}", d.tokens, d.in_features, d.out_features, d.rank)
@@ -178,7 +249,35 @@ fn show_len(d: &Dims) -> String {
     d.tokens.to_string()
 }
 
+fn show_sum(d: &Dims) -> String {
+    format!("{}{}", d.tokens, if d.rank == 2 { " added" } else { "" })
+}
+
+fn show_squares(d: &Dims) -> String {
+    format!("{} in {}", d.tokens, d.rank)
+}
+
+fn show_labelled(d: &Dims) -> String {
+    let smoothed = if d.out_features > 0 { format!(" smoothed {}%", d.out_features) } else { String::new() };
+    format!("{}×{}{smoothed}{}", d.tokens, d.in_features, if d.rank == 2 { " added" } else { "" })
+}
+
+fn show_activated(d: &Dims) -> String {
+    format!("{} {}", d.tokens, format!("{:?}", FUNCTIONS[d.rank].0).to_lowercase())
+}
+
+fn show_normed(d: &Dims) -> String {
+    let kind = if d.rank < 3 { "layer" } else { "RMS" };
+    format!("{}×{} {kind}{}", d.tokens, d.in_features, if d.rank % 2 == 0 { " with bias" } else { "" })
+}
+
+fn show_step(d: &Dims) -> String {
+    let clipping = ["", " not clipped", " clipped"][d.rank];
+    format!("step {} of {} sums{clipping}", d.tokens, d.in_features)
+}
+
 const PRODUCTS: &str = "products";
+const FUNCTIONS_BOUND: &str = "functions";
 const EXACT: &str = "exact";
 
 // ── lora ──
@@ -340,24 +439,200 @@ fn linear_f32_t_vec4(d: Dims, rng: &mut Rng) -> Case {
 
 // ── loss ──
 
-fn mse(d: Dims, rng: &mut Rng) -> Case {
-    let [output, targets] = [given(rng, &[d.tokens, 1]), given(rng, &[d.tokens, 1])];
-    let (loss, gradient) = reference::loss::mse(&output.f64(), &targets.f64());
+/// `totals` before, and as f64 what of it stays.
+fn totals(d: Dims, rng: &mut Rng) -> (Given, [f64; 2]) {
+    let (sum, count) = (rng.number(), 17.0);
+    match d.rank {
+        2 => (Given::new(&[2], vec![sum, count]), [sum.into(), count.into()]),
+        _ => (unset(&[2]), [0.0; 2]),
+    }
+}
+
+/// The loss as a sum, and exactly what was counted.
+fn summed(loss: Sum, counted: usize, old: [f64; 2]) -> Vec<Expected> {
+    let sum = if old[0] == 0.0 { loss } else { loss.plus(Sum::of(old[0])) };
+    [products(&[sum]), exact(&[counted as f64 + old[1]])].concat()
+}
+
+type Elementwise = fn(&Recording, &Tensor, &Tensor, &Tensor, &Tensor, bool) -> Result<()>;
+
+fn elementwise(
+    d: Dims,
+    rng: &mut Rng,
+    [output, targets]: [Given; 2],
+    record: Elementwise,
+    (loss, gradient): (Sum, Vec<Sum>),
+) -> Case {
+    let (totals, old) = totals(d, rng);
     case(
-        [output, targets, unset(&[d.tokens, 1]), unset(&[1])],
-        |rec, [output, targets, d_output, loss]| loss::mse::record(rec, output, targets, d_output, loss),
-        [(2, products(&gradient)), (3, products(&[loss]))],
+        [output, targets, unset(&[d.tokens, 1]), totals],
+        move |rec, [output, targets, d_output, totals]| record(rec, output, targets, d_output, totals, d.rank == 2),
+        [(2, products(&gradient)), (3, summed(loss, d.tokens, old))],
     )
 }
 
-fn sum(d: Dims, rng: &mut Rng) -> Case {
-    // What lies behind the values must not be added.
-    let all = given(rng, &[d.tokens + 3]);
-    let total = reference::loss::sum(&all.f64()[..d.tokens]);
+fn mse(d: Dims, rng: &mut Rng) -> Case {
+    let given = [given(rng, &[d.tokens, 1]), given(rng, &[d.tokens, 1])];
+    let expected = reference::loss::mse(&given[0].f64(), &given[1].f64());
+    elementwise(d, rng, given, loss::mse::record, expected)
+}
+
+/// Logits where σ is steep, and as large as they get.
+const LOGITS: [f32; 8] = [-1e4, 1e4, 100.0, -100.0, 17.0, -17.0, 0.0, 1e-3];
+
+/// Numbers in [−scale, scale), then `extremes` where there is room.
+fn with_extremes(rng: &mut Rng, shape: &[usize], scale: f32, extremes: &[f32]) -> Given {
+    let mut all = given(rng, shape);
+    all.data.iter_mut().for_each(|v| *v *= scale);
+    if all.data.len() > 2 * extremes.len() {
+        all.data[..extremes.len()].copy_from_slice(extremes);
+    }
+    all
+}
+
+/// The extremes not everywhere: beside them nothing else in a sum would show.
+fn logits(d: Dims, rng: &mut Rng, shape: &[usize]) -> Given {
+    with_extremes(rng, shape, 6.0, if d.rank == 2 { &LOGITS } else { &[] })
+}
+
+fn bce_with_logits(d: Dims, rng: &mut Rng) -> Case {
+    let output = logits(d, rng, &[d.tokens, 1]);
+    let mut targets = given(rng, &[d.tokens, 1]);
+    targets.data.iter_mut().for_each(|y| *y = y.abs());
+    // The hard ones too.
+    targets.data.iter_mut().step_by(3).for_each(|y| *y = y.round());
+    let expected = reference::loss::bce_with_logits(&output.f64(), &targets.f64());
+    elementwise(d, rng, [output, targets], loss::bce_with_logits::record, expected)
+}
+
+pub const IGNORED: i32 = -7;
+
+fn cross_entropy(d: Dims, rng: &mut Rng) -> Case {
+    let (rows, classes, smoothing) = (d.tokens, d.in_features, d.out_features as f32 / 100.0);
+    let logits = logits(d, rng, &[rows, classes]);
+    let class = |rng: &mut Rng| ((rng.number().abs() * classes as f32) as usize).min(classes - 1) as i32;
+    // The last class and the first, then any; every third row is ignored.
+    let labels: Vec<i32> = (0..rows)
+        .map(|row| match row {
+            0 => classes as i32 - 1,
+            1 => 0,
+            row if row % 3 == 2 => IGNORED,
+            _ => class(rng),
+        })
+        .collect();
+    let (loss, gradient, counted) =
+        reference::loss::cross_entropy(classes, &logits.f64(), &labels, IGNORED, smoothing.into());
+    let (totals, old) = totals(d, rng);
+    let mut expected = vec![(3, summed(loss, counted, old))];
+    if classes > 1 {
+        expected.push((2, products(&gradient))); // with one class all are 0, which proves nothing
+    }
     case(
-        [all, unset(&[1])],
-        move |rec, [values, total]| loss::sum::record(rec, values, d.tokens, total),
-        [(1, products(&[total]))],
+        [logits, Given { shape: vec![rows], data: vec![], labels: Some(labels) }, unset(&[rows, classes]), totals],
+        move |rec, [logits, labels, d_logits, totals]| {
+            loss::cross_entropy::record(rec, logits, labels, d_logits, totals, d.rank == 2, IGNORED, smoothing)
+        },
+        expected,
+    )
+}
+
+fn total(d: Dims, rng: &mut Rng) -> Case {
+    // What lies behind the pairs must not be added.
+    let all = given(rng, &[d.tokens + 3, 2]);
+    let (totals, old) = totals(d, rng);
+    let sums = reference::loss::total(&all.f64()[..2 * d.tokens], old);
+    case(
+        [all, totals],
+        move |rec, [partial_sums, totals]| loss::total::record(rec, partial_sums, d.tokens, totals, d.rank == 2),
+        [(1, products(&sums))],
+    )
+}
+
+fn mean(d: Dims, rng: &mut Rng) -> Case {
+    let totals = Given::new(&[2], vec![2.0 + rng.number(), 1.0 + d.tokens as f32]);
+    let gradient = given(rng, &[d.tokens, 1]);
+    let (loss, divided) = reference::loss::mean([totals.data[0].into(), totals.data[1].into()], &gradient.f64());
+    case(
+        [totals, gradient, unset(&[1])],
+        |rec, [totals, d_output, loss]| loss::mean::record(rec, totals, d_output, loss),
+        [(1, products(&divided)), (2, products(&[loss]))],
+    )
+}
+
+// ── nn ──
+
+pub const FUNCTIONS: [(Function, Activation); 4] = [
+    (Function::Tanh, Activation::Tanh),
+    (Function::Relu, Activation::Relu),
+    (Function::Gelu, Activation::Gelu),
+    (Function::Silu, Activation::Silu),
+];
+
+/// Where the kernels change their formula, and far out.
+const ARGUMENTS: [f32; 18] = [
+    1e4, -1e4, 100.0, -100.0, 44.0, -44.0, 13.5, -13.5, 9.0, -9.0, 0.25, -0.25, 0.249_999, -0.249_999, 1e-3, -1e-3,
+    0.0, 1e-20,
+];
+
+fn activation(d: Dims, rng: &mut Rng) -> Case {
+    let (function, kind) = FUNCTIONS[d.rank];
+    let x = with_extremes(rng, &[d.tokens, 1], 4.0, &ARGUMENTS);
+    let sums: Vec<Sum> = x.f64().iter().map(|x| reference::nn::activation(function, *x)).collect();
+    case(
+        [x, unset(&[d.tokens, 1])],
+        move |rec, [x, output]| nn::activation::record(rec, kind, x, output),
+        [(1, products(&sums))],
+    )
+}
+
+fn activation_grad(d: Dims, rng: &mut Rng) -> Case {
+    let (function, kind) = FUNCTIONS[d.rank];
+    let x = with_extremes(rng, &[d.tokens, 1], 4.0, &ARGUMENTS);
+    let d_output = given(rng, &[d.tokens, 1]);
+    let pairs = x.f64().into_iter().zip(d_output.f64());
+    let sums: Vec<Sum> = pairs.map(|(x, g)| reference::nn::activation_grad(function, x, g)).collect();
+    case(
+        [x, d_output, unset(&[d.tokens, 1])],
+        move |rec, [x, d_output, d_input]| nn::activation_grad::record(rec, kind, x, d_output, d_input),
+        [(2, products(&sums))],
+    )
+}
+
+const EPS: f32 = 1e-2;
+
+/// Rows whose mean is not 0, and a weight that is.
+fn normed(d: Dims, rng: &mut Rng) -> [Given; 2] {
+    let [mut weight, mut x] = [given(rng, &[d.in_features]), given(rng, &[d.tokens, d.in_features])];
+    weight.data.iter_mut().for_each(|w| *w += 1.5);
+    x.data.iter_mut().for_each(|v| *v += 0.75);
+    [weight, x]
+}
+
+fn norm(d: Dims, rng: &mut Rng) -> Case {
+    let [weight, x] = normed(d, rng);
+    let bias = given(rng, &[d.in_features]);
+    let (centered, has_bias) = (d.rank < 3, d.rank % 2 == 0);
+    let sums = reference::nn::norm(&weight.f64(), has_bias.then_some(&bias.f64()), &x.f64(), centered, EPS.into());
+    case(
+        [weight, bias, x, unset(&[d.tokens, d.in_features])],
+        move |rec, [weight, bias, x, output]| {
+            nn::norm::record(rec, weight, has_bias.then_some(bias), x, output, centered, EPS)
+        },
+        [(3, products(&sums))],
+    )
+}
+
+fn norm_grad(d: Dims, rng: &mut Rng) -> Case {
+    let [weight, x] = normed(d, rng);
+    let d_output = given(rng, &[d.tokens, d.in_features]);
+    let centered = d.rank < 3;
+    let sums = reference::nn::norm_grad(&weight.f64(), &x.f64(), &d_output.f64(), centered, EPS.into());
+    case(
+        [weight, x, d_output, unset(&[d.tokens, d.in_features])],
+        move |rec, [weight, x, d_output, d_input]| {
+            nn::norm_grad::record(rec, weight, x, d_output, d_input, centered, EPS)
+        },
+        [(3, products(&sums))],
     )
 }
 
@@ -366,11 +641,33 @@ fn sum(d: Dims, rng: &mut Rng) -> Case {
 const LR: f32 = 0.05;
 const DECAY: f32 = 0.3;
 const MOMENTUM: f32 = 0.8;
-const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-3, weight_decay: DECAY as f64 };
+pub const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-3, weight_decay: DECAY as f64 };
+/// The gradients are this many times too large.
+const FACTOR: f32 = 0.7;
+const RATIO: f32 = 2.5;
 
-/// `state` as the shaders see it: the step's number, its learning rate and bias corrections.
-fn state(step: u32, [lr, inv_bias1, inv_sqrt_bias2]: [f64; 3]) -> Given {
-    Given { shape: vec![4], data: vec![f32::from_bits(step), lr as f32, inv_bias1 as f32, inv_sqrt_bias2 as f32] }
+/// A number that a shader takes for u32, and Rust's f32 for a subnormal.
+fn word(word: u32) -> f32 {
+    f32::from_bits(word)
+}
+
+/// `state` as the shaders see it: the step's number, its learning rate and bias corrections, the factor of the gradients,
+/// whether to skip, attempts, skipped steps.
+pub fn state(step: u32, [lr, inv_bias1, inv_sqrt_bias2]: [f64; 3], factor: f32, skip: bool) -> Given {
+    let scalars = [lr, inv_bias1, inv_sqrt_bias2].map(|v| v as f32);
+    let data = [&[word(step)], &scalars[..], &[factor, word(skip.into()), word(9), word(2)]].concat();
+    Given::new(&[8], data)
+}
+
+/// The second third learns faster, and the last element.
+fn group(len: usize) -> LrRatio {
+    LrRatio { from: len / 3, ratio: RATIO }
+}
+
+/// The learning rate and the gradient of element i.
+fn scaled(i: usize, len: usize, gradient: f32) -> (f64, f64) {
+    let ratio = if i >= len / 3 { f64::from(RATIO) } else { 1.0 };
+    (f64::from(LR) * ratio, f64::from(FACTOR) * f64::from(gradient))
 }
 
 fn adamw(d: Dims, rng: &mut Rng) -> Case {
@@ -382,34 +679,40 @@ fn adamw(d: Dims, rng: &mut Rng) -> Case {
     };
     let [grad, param, mut moments] = [given(rng, &[d.tokens]), given(rng, &[d.tokens]), given(rng, &[2, d.tokens])];
     moments.data[d.tokens..].iter_mut().for_each(|v| *v = v.abs());
-    let (step, looked_up) = reference::optim::begin_step(2, &[LR.into()], ADAMW.beta1, ADAMW.beta2);
+    let step = 3;
+    let [inv_bias1, inv_sqrt_bias2] = reference::optim::bias_corrections(ADAMW.beta1, ADAMW.beta2, step)[2];
     let updated: Vec<[Sum; 3]> = (0..d.tokens)
         .map(|i| {
-            let [p, m, v, g] =
-                [param.data[i], moments.data[i], moments.data[d.tokens + i], grad.data[i]].map(f64::from);
-            reference::optim::adamw(p, [m, v], g, LR.into(), step as i32, options)
+            let [p, m, v] = [param.data[i], moments.data[i], moments.data[d.tokens + i]].map(f64::from);
+            let (lr, g) = scaled(i, d.tokens, grad.data[i]);
+            reference::optim::adamw(p, [m, v], g, lr, step as i32, options)
         })
         .collect();
     let part = |i: usize| updated.iter().map(move |u| u[i]);
     let both: Vec<Sum> = part(1).chain(part(2)).collect();
-    // p: 3 roundings to lr·decay, its difference from 1 and the product: 6 of p. The step: m 3, lr and the correction 4;
-    // below it v 4, so √v 2 and the root itself 9, its correction and the product 2, eps 1, their sum 1; the quotient 5:
-    // 27, and the last subtraction. m has 3 roundings and v 4.
+    // p: 4 roundings to lr·ratio·decay, its difference from 1 and the product: 7 of p. The step: m 4 (one of them the
+    // gradient's factor), lr, its ratio and the correction 5; below it v 6, so √v 3 and the root itself 9, its correction
+    // and the product 2, eps 1, their sum 1; the quotient 5: 30, and the last subtraction.
     case(
-        [grad, state(step, looked_up), param, moments],
-        |rec, [grad, state, param, moments]| optim::adamw::record(rec, grad, state, param, moments, &ADAMW),
-        [(2, roundings(28.0, &part(0).collect::<Vec<_>>())), (3, roundings(4.0, &both))],
+        [grad, state(step, [LR.into(), inv_bias1, inv_sqrt_bias2], FACTOR, false), param, moments],
+        move |rec, [grad, state, param, moments]| {
+            optim::adamw::record(rec, grad, state, param, moments, &ADAMW, group(d.tokens))
+        },
+        [(2, roundings(31.0, &part(0).collect::<Vec<_>>())), (3, roundings(6.0, &both))],
     )
 }
 
 fn sgd(d: Dims, rng: &mut Rng) -> Case {
     let [grad, param] = [given(rng, &[d.tokens]), given(rng, &[d.tokens])];
     let updated: Vec<Sum> = (0..d.tokens)
-        .map(|i| reference::optim::sgd(param.data[i].into(), grad.data[i].into(), LR.into(), DECAY.into()))
+        .map(|i| {
+            let (lr, g) = scaled(i, d.tokens, grad.data[i]);
+            reference::optim::sgd(param.data[i].into(), g, lr, DECAY.into())
+        })
         .collect();
     case(
-        [grad, state(1, [LR.into(), 1.0, 1.0]), param],
-        |rec, [grad, state, param]| optim::sgd::record(rec, grad, state, param, DECAY),
+        [grad, state(1, [LR.into(), 1.0, 1.0], FACTOR, false), param],
+        move |rec, [grad, state, param]| optim::sgd::record(rec, grad, state, param, DECAY, group(d.tokens)),
         [(2, products(&updated))],
     )
 }
@@ -418,34 +721,110 @@ fn sgd_momentum(d: Dims, rng: &mut Rng) -> Case {
     let [grad, param, velocity] = [given(rng, &[d.tokens]), given(rng, &[d.tokens]), given(rng, &[d.tokens])];
     let updated: Vec<[Sum; 2]> = (0..d.tokens)
         .map(|i| {
-            let [p, v, g] = [param.data[i], velocity.data[i], grad.data[i]].map(f64::from);
-            reference::optim::sgd_momentum(p, v, g, LR.into(), DECAY.into(), MOMENTUM.into())
+            let [p, v] = [param.data[i], velocity.data[i]].map(f64::from);
+            let (lr, g) = scaled(i, d.tokens, grad.data[i]);
+            reference::optim::sgd_momentum(p, v, g, lr, DECAY.into(), MOMENTUM.into())
         })
         .collect();
     let part = |i: usize| products(&updated.iter().map(|u| u[i]).collect::<Vec<_>>());
     case(
-        [grad, state(1, [LR.into(), 1.0, 1.0]), param, velocity],
-        |rec, [grad, state, param, velocity]| {
-            optim::sgd_momentum::record(rec, grad, state, param, velocity, DECAY, MOMENTUM)
+        [grad, state(1, [LR.into(), 1.0, 1.0], FACTOR, false), param, velocity],
+        move |rec, [grad, state, param, velocity]| {
+            optim::sgd_momentum::record(rec, grad, state, param, velocity, DECAY, MOMENTUM, group(d.tokens))
         },
         [(2, part(0)), (3, part(1))],
     )
 }
 
-/// Tables of three learning rates and five bias corrections; the last rows hold for later steps. `lr` is copied in every
-/// bit, and so is the step's number, whose bits make a subnormal f32.
+const TABLE: usize = 5;
+
+/// Tables of three learning rates and five bias corrections; the last rows hold for later steps. What is copied is so in
+/// every bit, and so are the counters.
 fn begin_step(d: Dims, rng: &mut Rng) -> Case {
-    let done = d.tokens as u32 - 1;
+    let Dims { tokens: step, in_features: partials, out_features: attempts, rank: clipping } = d;
     let lr = given(rng, &[3]);
-    let corrections = |row: u32| reference::optim::begin_step(row, &[1.0], ADAMW.beta1, ADAMW.beta2).1;
-    let bias = (0..5).flat_map(|row| corrections(row)[1..].to_vec()).map(|v| v as f32).collect();
-    let (step, [lr_now, ..]) = reference::optim::begin_step(done, &lr.f64(), ADAMW.beta1, ADAMW.beta2);
-    let [_, inv_bias1, inv_sqrt_bias2] = corrections(done.min(4)).map(|v| f64::from(v as f32));
-    let expected = [f32::from_bits(step).into(), lr_now, inv_bias1, inv_sqrt_bias2];
+    let table: Vec<f32> = reference::optim::bias_corrections(ADAMW.beta1, ADAMW.beta2, TABLE as u32)
+        .into_iter()
+        .flatten()
+        .map(|v| v as f32)
+        .collect();
+    let rows: Vec<[f64; 2]> = table.chunks(2).map(|row| [row[0].into(), row[1].into()]).collect();
+    // What lies behind the sums must not be added.
+    let mut squares = given(rng, &[partials + 3]);
+    squares.data.iter_mut().for_each(|v| *v = v.abs());
+    let totals = Given::new(&[2], vec![3.5, 7.0]);
+    let sum =
+        reference::loss::total(&squares.f64()[..partials].iter().flat_map(|v| [*v, 0.0]).collect::<Vec<_>>(), [0.0; 2])
+            [0];
+    let norm = sum.value.sqrt() / 7.0;
+    let max_norm = [0.0, 1.25 * norm, 0.3 * norm][clipping] as f32;
+    let begun = reference::optim::begin_step(reference::optim::Inputs {
+        steps_done: step as u32 - 1,
+        lr: &lr.f64(),
+        bias: &rows,
+        squares: sum,
+        totals: [3.5, 7.0],
+        max_norm: max_norm.into(),
+    });
+    let words = |words: &[u32]| exact(&words.iter().map(|w| f64::from(word(*w))).collect::<Vec<_>>());
+    let state = Given::new(
+        &[8],
+        [&[word(step as u32 - 1)], &[f32::NAN; 4][..], &[word(1), word(attempts as u32), word(3)]].concat(),
+    );
+    let state_after = [
+        words(&[step as u32]),
+        exact(&[begun.lr, begun.bias[0], begun.bias[1]]),
+        products(&[begun.factor]),
+        words(&[0, attempts as u32 + 1, 3]),
+    ]
+    .concat();
+    let log = given(rng, &[TABLE, 4]);
+    let mut log_after = exact(&log.f64());
+    let line = [products(&[begun.loss, begun.norm]), exact(&[begun.lr, 0.0])].concat();
+    log_after.splice(attempts % TABLE * 4..attempts % TABLE * 4 + 4, line);
     case(
-        [lr, Given { shape: vec![5, 2], data: bias }, state(done, [f64::NAN; 3])],
-        |rec, [lr, bias, state]| optim::begin_step::record(rec, lr, bias, state),
-        [(2, exact(&expected))],
+        [lr, Given::new(&[TABLE, 2], table), squares, totals, state, log],
+        move |rec, [lr, bias, partial_sums, totals, state, log]| {
+            let inputs = optim::begin_step::Inputs { lr, bias, partial_sums, partials, totals, max_norm };
+            optim::begin_step::record(rec, inputs, state, log)
+        },
+        [(4, state_after), (5, log_after)],
+    )
+}
+
+/// How many sums there are depends on the device, so they are added up by a second kernel.
+fn grad_norm(d: Dims, rng: &mut Rng) -> Case {
+    let grad = given(rng, &[d.tokens]);
+    let sum = reference::optim::grad_norm(&grad.f64());
+    let begun = reference::optim::begin_step(reference::optim::Inputs {
+        steps_done: 0,
+        lr: &[0.5],
+        bias: &[[1.0; 2]],
+        squares: sum,
+        totals: [2.0, 4.0],
+        max_norm: 0.0,
+    });
+    let row = [products(&[begun.loss, begun.norm]), exact(&[0.5, 0.0])].concat();
+    let mut expected = vec![(5, row)];
+    if d.rank == 1 {
+        expected.push((1, products(&[sum])));
+    }
+    case(
+        [
+            grad,
+            unset(&[d.rank]),
+            Given::new(&[1], vec![0.5]),
+            Given::new(&[1, 2], vec![1.0; 2]),
+            Given::new(&[2], vec![2.0, 4.0]),
+            unset(&[1, 4]),
+            Given::new(&[8], vec![0.0; 8]),
+        ],
+        |rec, [grad, partial_sums, lr, bias, totals, log, state]| {
+            let partials = optim::grad_norm::record(rec, grad, partial_sums)?;
+            let inputs = optim::begin_step::Inputs { lr, bias, partial_sums, partials, totals, max_norm: 0.0 };
+            optim::begin_step::record(rec, inputs, state, log)
+        },
+        expected,
     )
 }
 
@@ -630,31 +1009,148 @@ pub static SPECS: &[Spec] = &[
         ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
-    spec!(loss / mse, REDUCED 0..2, show_len, PRODUCTS, [
+    spec!(loss / bce_with_logits, REDUCED 0..2, show_sum, FUNCTIONS_BOUND, [
         ("the last term dropped", "i < params.len;", "i + 1 < params.len;"),
         ("the sum stopping at the tile", "i += groups.x * WORKGROUP", "i += params.len"),
         ("a lane left out", "i < WORKGROUP;", "i + 1 < WORKGROUP;"),
-        ("the loss not divided", "sum * params.inv_len", "sum"),
-        ("the gradient divided twice", "2.0 * params.inv_len", "2.0 * params.inv_len * params.inv_len"),
-        ("the gradient halved", "2.0 * params.inv_len", "params.inv_len"),
+        ("one element too many counted", ", 1.0);\n    }", ", 2.0);\n    }"),
+        ("the gradient of the wrong sign", "/ (1.0 + e) - y", "/ (1.0 + e) + y"),
+        ("σ of |z|", "select(e, 1.0, z >= 0.0)", "1.0"),
+        ("σ of −z", "z >= 0.0", "z < 0.0"),
+        ("the logit dropped", "max(z, 0.0) - z * y", "max(z, 0.0)"),
+        ("the logarithm dropped", " + log_1p(e)", ""),
+        ("the exponential overflowing", "exp(-abs(z))", "exp(-z)"),
+        ("a coefficient of the series", "1.0 / 5.0", "1.0 / 4.0"),
+        ("accumulation", "d_output[i] = ", "d_output[i] += "),
+    ]),
+    spec!(loss / cross_entropy, LABELLED 0..5, show_labelled, FUNCTIONS_BOUND, [
+        ("the last row dropped", "row < params.rows;", "row + 1 < params.rows;"),
+        ("the rows stopping at the workgroups", "row += groups.x", "row += params.rows"),
+        ("the largest class left out", "highest = max(highest, logits[first + c])", "highest = logits[first]"),
+        ("the largest not subtracted", "let z = logits[first + c] - highest;", "let z = logits[first + c];"),
+        ("the smoothing dropped", "let share = params.smoothing / f32(classes);", "let share = 0.0;"),
+        ("the smoothing not shared", "params.smoothing / f32(classes)", "params.smoothing"),
+        ("the label's share whole", "select(0.0, 1.0 - params.smoothing, i32(c) == label)", "select(0.0, 1.0, i32(c) == label)"),
+        ("the label off by one", "i32(c) == label", "i32(c) + 1 == label"),
+        ("the label dropped", " - hit - share;", " - share;"),
+        ("ignored rows with a gradient", "select(0.0, gradient, counted)", "gradient"),
+        ("ignored rows counted", "if counted {", "if counted || true {"),
+        ("the logarithm dropped", " - highest - log_sum", " - highest"),
+        ("the mean of the logarithms dropped", " - share * (sums.y - f32(classes) * log_sum)", ""),
+        ("classes without their logarithm", "sums.y - f32(classes) * log_sum", "sums.y"),
+        ("accumulation", "d_logits[first + c] = ", "d_logits[first + c] += "),
+        ("the sums of one lane", "sums += partial[i]", "sums = partial[i]"),
+    ]),
+    spec!(loss / mean, ELEMENTS 0..2, show_len, FUNCTIONS_BOUND, [
+        ("the gradient not divided", "d_output[i] / count", "d_output[i]"),
+        ("the loss not divided", "totals[0].x / count", "totals[0].x"),
+        ("the loss twice divided", "totals[0].x / count", "totals[0].x / count / count"),
+        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
+        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(loss / mse, REDUCED 0..2, show_sum, PRODUCTS, [
+        ("the last term dropped", "i < params.len;", "i + 1 < params.len;"),
+        ("the sum stopping at the tile", "i += groups.x * WORKGROUP", "i += params.len"),
+        ("a lane left out", "i < WORKGROUP;", "i + 1 < WORKGROUP;"),
+        ("one element too many counted", "difference, 1.0)", "difference, 2.0)"),
+        ("the loss halved", "vec2f(difference * difference", "vec2f(0.5 * difference * difference"),
+        ("the gradient halved", "2.0 * difference", "difference"),
         ("the difference negated", "output[i] - targets[i]", "targets[i] - output[i]"),
         ("accumulation", "d_output[i] = ", "d_output[i] += "),
     ]),
-    spec!(loss / sum, REDUCED 0..2, show_len, PRODUCTS, [
+    spec!(loss / total, REDUCED 0..2, show_sum, PRODUCTS, [
         ("the last term dropped", "i < params.len;", "i + 1 < params.len;"),
         ("a term too many", "i < params.len;", "i <= params.len;"),
         ("the sum stopping at the tile", "i += WORKGROUP", "i += params.len"),
         ("a lane left out", "i < WORKGROUP;", "i + 1 < WORKGROUP;"),
-        ("accumulation", "total[0] = ", "total[0] += "),
+        ("never accumulating", "params.accumulate == 1", "false"),
+        ("always accumulating", "params.accumulate == 1", "true"),
+        ("sum and count swapped", "+ sum;\n    }\n}", "+ sum.yx;\n    }\n}"),
     ]),
-    spec!(optim / adamw, ELEMENTS 0..2, show_len, "28 roundings", [
+    spec!(nn / activation, ACTIVATED 0..4, show_activated, FUNCTIONS_BOUND, [
+        ("tanh of a large argument not finite", "exp(-2.0 * min(abs(x), 44.0))", "exp(2.0 * abs(x))"),
+        ("tanh even", "sign(x) * (1.0 - e)", "(1.0 - e)"),
+        ("tanh cancelling near 0", "abs(x) >= 0.25", "true"),
+        ("tanh's series too far", "abs(x) >= 0.25", "abs(x) >= 1.0"),
+        ("a term of tanh's series dropped", " - s * (17.0 / 315.0 - s * 62.0 / 2835.0)", ""),
+        ("relu leaking", "select(value, 0.0, value < 0.0)", "select(value, 0.01 * value, value < 0.0)"),
+        ("relu reversed", "value < 0.0", "value > 0.0"),
+        ("gelu without its factor", "value * normal_cdf(value)", "normal_cdf(value)"),
+        ("Φ of x, not x/√2", "abs(x) * 0.70710678", "abs(x)"),
+        ("Φ of |x|", "select(half_erfc, 1.0 - half_erfc, x >= 0.0)", "1.0 - half_erfc"),
+        ("a coefficient of Φ", "1.48851587", "1.48851"),
+        ("silu without its factor", "value * sigmoid(value)", "sigmoid(value)"),
+        ("σ of |x|", "select(e, 1.0, x >= 0.0)", "1.0"),
+        ("two functions swapped", "case 1u", "case 7u"),
+        ("accumulation", "output[i] = tanh_of", "output[i] += tanh_of"),
+        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
+        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(nn / activation_grad, ACTIVATED 0..4, show_activated, FUNCTIONS_BOUND, [
+        ("tanh's slope halved", "4.0 * e", "2.0 * e"),
+        ("tanh's slope not squared below", "((1.0 + e) * (1.0 + e))", "(1.0 + e)"),
+        ("relu's slope everywhere", "select(0.0, 1.0, value > 0.0)", "1.0"),
+        ("relu's slope at 0", "value > 0.0", "value >= 0.0"),
+        ("gelu's density dropped", " + value * 0.39894228 * exp(-0.5 * z * z)", ""),
+        ("gelu's density without x", "value * 0.39894228", "0.39894228"),
+        ("gelu's clamp too near", "min(abs(value), 13.0)", "min(abs(value), 3.0)"),
+        ("silu's product dropped", " * (1.0 + value * sigmoid(-value))", ""),
+        ("silu's σ of x", "sigmoid(-value)", "sigmoid(value)"),
+        ("d_output dropped", "slope * d_output[i]", "slope"),
+        ("an index swapped", "d_output[i]", "d_output[params.len - 1 - i]"),
+        ("accumulation", "d_input[i] =", "d_input[i] +="),
+        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
+        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(nn / norm, NORMED 0..3, show_normed, FUNCTIONS_BOUND, [
+        ("never centered", "params.centered == 1", "false"),
+        ("always centered", "params.centered == 1", "true"),
+        ("eps dropped", " + params.eps", ""),
+        ("eps outside the root", "inv_features + params.eps)", "inv_features) + params.eps"),
+        ("the weight dropped", " * weight[i]", ""),
+        ("the bias dropped", " + offset", ""),
+        ("the bias always", "select(0.0, bias[i * params.has_bias], params.has_bias == 1)", "bias[i]"),
+        ("the unbiased variance", "vec2f(sum, 0.0)).x * inv_features + params.eps", "vec2f(sum, 0.0)).x / max(f32(params.features) - 1.0, 1.0) + params.eps"),
+        ("a lane left out", "i < WORKGROUP;", "i + 1 < WORKGROUP;"),
+        ("one lane's sum only", "sum += partial[i]", "sum = partial[i]"),
+        ("the mean stopping at the tile", "i += WORKGROUP) {\n        sum += x", "i += params.features) {\n        sum += x"),
+        ("the output stopping at the tile", "i += WORKGROUP) {\n        let offset", "i += params.features) {\n        let offset"),
+        ("only the first row", "min(group.x + group.y * groups.x, params.rows - 1)", "0u"),
+        ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
+        ("accumulation", "output[first + i] =", "output[first + i] +="),
+    ]),
+    spec!(nn / norm_grad, NORMED 0..3, show_normed, FUNCTIONS_BOUND, [
+        ("the mean kept", "select(0.0, sum_up(lane, vec2f(sum, 0.0)).x * inv_features, params.centered == 1)", "0.0 * sum_up(lane, vec2f(sum, 0.0)).x"),
+        ("the mean of g dropped", "g - mean_g - ", "g - "),
+        ("the mean of g always", "select(0.0, sums.x, params.centered == 1)", "sums.x"),
+        ("the part along x̂ dropped", " - (x[first + i] - mean) * inv_deviation * sums.y", ""),
+        ("the part along x̂ without its deviation", "(x[first + i] - mean) * inv_deviation * sums.y", "(x[first + i] - mean) * sums.y"),
+        ("the last division dropped", "sums.y) * inv_deviation", "sums.y)"),
+        ("eps dropped", " + params.eps", ""),
+        ("the sums not divided", "sum_up(lane, sums) * inv_features", "sum_up(lane, sums)"),
+        ("a lane left out", "i < WORKGROUP;", "i + 1 < WORKGROUP;"),
+        ("one lane's sum only", "sum += partial[i]", "sum = partial[i]"),
+        ("the weight dropped", "let g = weight[i] * d_output[first + i];\n        d_input", "let g = d_output[first + i];\n        d_input"),
+        ("the sums without weight", "let g = weight[i] * d_output[first + i];\n        sums", "let g = d_output[first + i];\n        sums"),
+        ("only the first row", "min(group.x + group.y * groups.x, params.rows - 1)", "0u"),
+        ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
+        ("accumulation", "d_input[first + i] =", "d_input[first + i] +="),
+    ]),
+    spec!(optim / adamw, ELEMENTS 0..2, show_len, "31 roundings", [
         ("the first bias correction dropped", "state.inv_bias1 * m", "m"),
         ("the second bias correction dropped", "sqrt(v) * state.inv_sqrt_bias2", "sqrt(v)"),
         ("eps inside the root", "sqrt(v) * state.inv_sqrt_bias2 + params.eps", "sqrt(v + params.eps) * state.inv_sqrt_bias2"),
         ("eps dropped", " + params.eps", ""),
-        ("the decay dropped", "(1.0 - state.lr * params.weight_decay)", "1.0"),
-        ("the decay twice", "state.lr * params.weight_decay", "2.0 * state.lr * params.weight_decay"),
-        ("lr twice", "state.lr * state.inv_bias1", "state.lr * state.lr * state.inv_bias1"),
+        ("the decay dropped", "(1.0 - lr * params.weight_decay)", "1.0"),
+        ("the decay twice", "lr * params.weight_decay", "2.0 * lr * params.weight_decay"),
+        ("lr twice", "lr * state.inv_bias1", "lr * lr * state.inv_bias1"),
+        ("the gradient's factor dropped", "state.grad_scale * grad[i]", "grad[i]"),
+        ("the ratio dropped", "select(1.0, params.lr_ratio, i >= params.ratio_from)", "1.0"),
+        ("the ratio always", "i >= params.ratio_from", "true"),
+        ("the ratio one element late", "i >= params.ratio_from", "i > params.ratio_from"),
         ("g not squared", "* g * g", "* g"),
         ("the moments swapped", "params.beta2 * moments[params.len + i]", "params.beta2 * moments[i]"),
         ("m forgotten", "moments[i] = m", "moments[i] = 0.0"),
@@ -663,18 +1159,45 @@ pub static SPECS: &[Spec] = &[
         ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
-    spec!(optim / begin_step, STEPS 0..5, show_len, EXACT, [
-        ("the counter standing still", "step + 1", "step"),
+    spec!(optim / begin_step, STEPS 0..5, show_step, FUNCTIONS_BOUND, [
+        ("the counter standing still", "select(step + 1, step, skip)", "step"),
         ("the table read past its end", "min(step, params.bias_rows - 1)", "0u"),
         ("the first learning rate always", "min(step, params.lr_rows - 1)", "0u"),
         ("the corrections swapped", "bias[2 * row + 1]", "bias[2 * row]"),
         ("lr one step late", "lr[min(step,", "lr[min(step - min(step, 1),"),
+        ("a sum too many", "i < params.partials;", "i <= params.partials;"),
+        ("the last sum dropped", "i < params.partials;", "i + 1 < params.partials;"),
+        ("the sums stopping at the tile", "i += WORKGROUP", "i += params.partials"),
+        ("a lane left out", "i < WORKGROUP;", "i + 1 < WORKGROUP;"),
+        ("the norm of the sums", "sqrt(sum) * inv_count", "sqrt(sum)"),
+        ("the norm not a root", "sqrt(sum)", "sum"),
+        ("the loss not a mean", "totals[0] * inv_count", "totals[0]"),
+        ("never clipping", "min(1.0, params.max_norm / (norm + 1e-6))", "1.0"),
+        ("scaling up to the norm", "min(1.0, params.max_norm / (norm + 1e-6))", "params.max_norm / (norm + 1e-6)"),
+        ("always clipping", "params.max_norm > 0.0", "true"),
+        ("the gradients not means", "inv_count * clip", "clip"),
+        ("always skipping", "state.skip = u32(skip)", "state.skip = 1"),
+        ("counting every step as skipped", "state.skipped += u32(!finite)", "state.skipped += 1"),
+        ("the log never wrapping", "state.attempts % params.log_rows", "min(state.attempts, params.log_rows - 1)"),
+        ("the log by steps", "state.attempts % params.log_rows", "step % params.log_rows"),
+        ("attempts standing still", "state.attempts += 1;", ""),
+    ]),
+    spec!(optim / grad_norm, SQUARED 0..2, show_squares, FUNCTIONS_BOUND, [
+        ("the last term dropped", "i < params.len;", "i + 1 < params.len;"),
+        ("the sum stopping at the tile", "i += groups.x * WORKGROUP", "i += params.len"),
+        ("a lane left out", "i < WORKGROUP;", "i + 1 < WORKGROUP;"),
+        ("not squared", "grad[i] * grad[i]", "abs(grad[i])"),
+        ("the first sum only", "partial_sums[group.x] = sum", "partial_sums[group.x] = select(0.0, sum, group.x == 0)"),
     ]),
     spec!(optim / sgd, ELEMENTS 0..2, show_len, PRODUCTS, [
         ("the decay dropped", " + params.weight_decay * p", ""),
-        ("lr twice", "state.lr * (", "state.lr * state.lr * ("),
-        ("lr never", "state.lr * (", "("),
-        ("the gradient overwriting", "p - state.lr", "-state.lr"),
+        ("lr twice", "lr * (g", "lr * lr * (g"),
+        ("lr never", "lr * (g", "(g"),
+        ("the gradient overwriting", "p - lr", "-lr"),
+        ("the gradient's factor dropped", "state.grad_scale * grad[i]", "grad[i]"),
+        ("the ratio dropped", "select(1.0, params.lr_ratio, i >= params.ratio_from)", "1.0"),
+        ("the ratio always", "i >= params.ratio_from", "true"),
+        ("the ratio one element late", "i >= params.ratio_from", "i > params.ratio_from"),
         ("an index swapped", "grad[i]", "grad[params.len - 1 - i]"),
         ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
         ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
@@ -685,7 +1208,11 @@ pub static SPECS: &[Spec] = &[
         ("momentum never", "params.momentum * velocity[i]", "velocity[i]"),
         ("the velocity forgotten", "velocity[i] = v", "velocity[i] = 0.0"),
         ("the velocity overwritten", "params.momentum * velocity[i] + ", ""),
-        ("lr twice", "state.lr * v", "state.lr * state.lr * v"),
+        ("lr twice", "lr * v;", "lr * lr * v;"),
+        ("the gradient's factor dropped", "state.grad_scale * grad[i]", "grad[i]"),
+        ("the ratio dropped", "select(1.0, params.lr_ratio, i >= params.ratio_from)", "1.0"),
+        ("the ratio always", "i >= params.ratio_from", "true"),
+        ("the ratio one element late", "i >= params.ratio_from", "i > params.ratio_from"),
         ("an index swapped", "grad[i]", "grad[params.len - 1 - i]"),
         ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
         ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),

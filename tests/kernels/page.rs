@@ -44,16 +44,24 @@ const PAGE: &str = "\
 Every kernel is compared with a reference in f64, element by element, over shapes of one row, one column, primes, and each
 tile's size and its neighbours. The proof is a chain: finite differences hold the reference's gradients to 1e-6
 (`tests/layer.rs`), the reference holds the kernels (`tests/kernels.rs`), and PyTorch's numbers hold both
-(`tests/golden.rs`). The same tests run natively and in the browser.
+(`tests/golden.rs`, `tests/training.rs`). The same tests run natively and in the browser.
 
 A sum of K products may err by 4·√K·2⁻²⁴·S + 2⁻²³·|reference|, S being the sum of the products' absolute values; an
-accumulating kernel's old value is one of the products. AdamW's parameter may err by 28·2⁻²⁴·S + 2⁻²³·|reference|, where
-S is |p| plus the step that |β₁·m| + |(1−β₁)·g| would make: each part meets at most 28 roundings, nine of them in WGSL's
-square root and five in its division. Copies and table look-ups must agree in every bit. A comparison that zeros, or the
-untouched output, would pass is itself a failure, and so is a deliberately wrong shader that passes.
+accumulating kernel's old value is one of the products. AdamW's parameter may err by 31·2⁻²⁴·S + 2⁻²³·|reference|, where
+S is |p| plus the step that |β₁·m| + |(1−β₁)·g| would make: each part meets at most 31 roundings, nine of them in WGSL's
+square root and five in its division. Copies, counts and table look-ups must agree in every bit.
+
+Kernels with functions may err by the same, and by what WGSL lets the functions err by, carried through the formula to the
+result (`tests/reference/` says how for each): exp 3 + 2·|x| ulp, log 2⁻²¹ between ½ and 2 and 3 ulp elsewhere, a quotient
+2.5 ulp, an inverse square root 2 ulp; gelu's fit of erfc has a relative error of 1.2e-7. Where a formula subtracts, the
+bound grows by what cancels. What is below 2⁻¹⁰⁰ counts as 0.
+
+A comparison that zeros, or the untouched output, would pass is itself a failure, and so is a deliberately wrong shader
+that passes.
 
 Below, the worst error over all elements, shapes and both kinds of device that kernels are chosen for, as a share of its
-bound and in absolute terms. A shape is tokens × in_features × out_features × rank, or a number of elements. Adapter:
+bound and in absolute terms. A shape is tokens × in_features × out_features × rank, rows × classes, rows × features, or a
+number of elements. Adapter:
 {adapter}, {driver}.
 
 | kernel | worst share of its bound | worst absolute error | bound | shapes |

@@ -1,7 +1,11 @@
-// npm run bench: one LoRA training step in headless Chromium, each shape in a browser of its own with empty caches.
-// Options: --json writes one JSON line a shape; --gpu uses the machine's own adapter instead of the software one.
+// npm run bench: LoRA training steps in headless Chromium, each run in a browser of its own with empty caches.
+// First this package alone at four shapes; then the same two-layer network beside other libraries, in turns.
+// Options: --json writes JSON lines; --gpu uses the machine's own adapter instead of the software one; --alone leaves the
+// other libraries out, which are else installed into benches/peers.
+import { existsSync } from "node:fs";
+import { join } from "node:path";
 import { build } from "../scripts/build.mjs";
-import { chrome, main, root, say, stop } from "../scripts/lib.mjs";
+import { chrome, long, main, root, say, stop } from "../scripts/lib.mjs";
 import { setup } from "../scripts/setup.mjs";
 import { serve } from "../scripts/start.mjs";
 
@@ -11,52 +15,115 @@ const SHAPES = [
   [128, 512, 512, 8],
   [512, 2048, 2048, 16],
 ];
+// tokens, width, rank of both layers; rounds, steps
+const BESIDE = [
+  [128, 512, 8, 3, 10],
+];
+const PEERS = ["lora", "jax", "tfjs"];
 const json = process.argv.includes("--json");
 const adapter = process.argv.includes("--gpu")
   ? ["--enable-features=Vulkan", "--use-angle=vulkan", "--ignore-gpu-blocklist"]
   : ["--use-webgpu-adapter=swiftshader"];
 const FLAGS = ["--enable-unsafe-webgpu", ...adapter, "--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"];
 
+const kib = (bytes) => `${(bytes / 1024).toFixed(1)} KiB`;
+const ms = (time) => `${time.toFixed(1)} ms`;
+const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
+
+async function inBrowser(url, work) {
+  const { chromium } = await import("playwright-core"); // installed by set-up
+  const browser = await chromium.launch({ executablePath: chrome(), args: FLAGS });
+  try {
+    const page = await browser.newPage();
+    await page.goto(url);
+    return { chromium: browser.version(), ...(await work(page)) };
+  } finally {
+    await browser.close();
+  }
+}
+
+async function alone(url) {
+  let head = false;
+  for (const [tokens, inFeatures, outFeatures, rank] of SHAPES) {
+    const steps = tokens > 128 ? 5 : 20;
+    const r = await inBrowser(`${url}benches/page.html`, async (page) => {
+      await page.waitForFunction("window.bench");
+      return page.evaluate((options) => window.bench(options), { tokens, inFeatures, outFeatures, rank, steps });
+    });
+    if (!Number.isFinite(r.loss)) stop(`The loss of ${[tokens, inFeatures, outFeatures, rank]} is ${r.loss}.`);
+    if (json) {
+      console.log(JSON.stringify({ tokens, inFeatures, outFeatures, rank, steps, flags: FLAGS, ...r }));
+      continue;
+    }
+    if (!head) {
+      say(`Chromium ${r.chromium}, adapter ${[r.info.vendor, r.info.architecture, r.info.description].filter(Boolean).join(" ")}, flags ${FLAGS.join(" ")}`);
+      say("One step: forward, mean squared error, backward with the input gradient, AdamW; new inputs each step; no read-back.\n");
+      console.log("tokens, in, out, rank    first step   median step (min to max)         dispatches submits  uploaded a step (inputs)       made  GPU memory");
+      head = true;
+    }
+    console.log(
+      [tokens, inFeatures, outFeatures, rank].join(", ").padEnd(24),
+      ms(r.first).padStart(11),
+      `${ms(r.median)} (${ms(r.min)} to ${ms(r.max)})`.padStart(34),
+      String(r.dispatches).padStart(11),
+      String(r.submits).padStart(7),
+      `${kib(r.uploaded)} (${kib(r.inputs)})`.padStart(26),
+      String(r.created).padStart(10),
+      `${kib(r.bytes)} in ${r.buffers}`.padStart(18),
+    );
+  }
+  if (!json) console.log("\n«first step» counts from an instantiated wasm: device, uploads, compilation. «made»: buffers, bind groups and pipelines made a step.");
+}
+
+async function beside(url) {
+  const peers = join(root, "benches/peers");
+  if (!existsSync(join(peers, "node_modules")) && !(await long("Installing the libraries to compare with (benches/peers).", "npm", ["ci", "--ignore-scripts"], { cwd: peers }))) {
+    stop("npm could not install them; --alone leaves them out.");
+  }
+  for (const [tokens, width, rank, rounds, steps] of BESIDE) {
+    const found = Object.fromEntries(PEERS.map((lib) => [lib, { first: [], medians: [], losses: [] }]));
+    for (let round = 0; round < rounds; round++) {
+      for (const lib of PEERS) {
+        const r = await inBrowser(`${url}benches/peers/page.html?${new URLSearchParams({ lib, tokens, width, rank, steps })}`, async (page) => {
+          await page.waitForFunction("window.__done", null, { timeout: 600_000 });
+          return page.evaluate("window.__done");
+        });
+        if (r.error) stop(`${lib}: ${r.error}`);
+        found[lib].first.push(r.firstMs);
+        found[lib].medians.push(median(r.times));
+        found[lib].losses = r.losses;
+      }
+    }
+    for (const lib of PEERS) {
+      const worst = Math.max(...found[lib].losses.map((loss, i) => Math.abs(loss - found.lora.losses[i])));
+      if (!(worst <= 1e-4)) stop(`${lib}: its losses differ from ours by ${worst}; the work is not the same.`);
+    }
+    const summary = Object.fromEntries(PEERS.map((lib) => [lib, { first: median(found[lib].first), step: median(found[lib].medians), medians: found[lib].medians }]));
+    if (json) {
+      console.log(JSON.stringify({ tokens, width, rank, rounds, steps, ...summary }));
+      continue;
+    }
+    say(`Two LoRA layers with tanh between, mean squared error, Adam, the loss read each step: ${tokens} tokens, width ${width}, rank ${rank}; ${rounds} rounds in turns, losses equal to 1e-4.\n`);
+    for (const lib of PEERS) {
+      const { first, step, medians } = summary[lib];
+      const ratio = (key) => (summary[lib][key] / summary.lora[key]).toFixed(2);
+      console.log(
+        ({ lora: "lora-webgpu", jax: "jax-js 0.1.25", tfjs: "TensorFlow.js 4.22" })[lib].padEnd(20),
+        `first step ${ms(first)} (×${ratio("first")})`.padEnd(34),
+        `median step ${ms(step)} (×${ratio("step")}), runs from ${ms(Math.min(...medians))} to ${ms(Math.max(...medians))}`,
+      );
+    }
+    console.log();
+  }
+}
+
 main(async () => {
   await setup("test");
   await build();
-  const { chromium } = await import("playwright-core");
   const { url, close } = await serve(root, 0);
-  const kib = (bytes) => `${(bytes / 1024).toFixed(1)} KiB`;
-  const ms = (time) => `${time.toFixed(1)} ms`;
   try {
-    let head = false;
-    for (const [tokens, inFeatures, outFeatures, rank] of SHAPES) {
-      const browser = await chromium.launch({ executablePath: chrome(), args: FLAGS });
-      const page = await browser.newPage();
-      await page.goto(`${url}benches/page.html`);
-      await page.waitForFunction("window.bench");
-      const steps = tokens > 128 ? 5 : 20;
-      const r = await page.evaluate((options) => window.bench(options), { tokens, inFeatures, outFeatures, rank, steps });
-      if (!Number.isFinite(r.loss)) stop(`The loss of ${[tokens, inFeatures, outFeatures, rank]} is ${r.loss}.`);
-      if (json) {
-        console.log(JSON.stringify({ tokens, inFeatures, outFeatures, rank, steps, chromium: browser.version(), flags: FLAGS, ...r }));
-      } else {
-        if (!head) {
-          say(`Chromium ${browser.version()}, adapter ${[r.info.vendor, r.info.architecture, r.info.description].filter(Boolean).join(" ")}, flags ${FLAGS.join(" ")}`);
-          say("One step: forward, mean squared error, backward with the input gradient, AdamW; new inputs each step; no read-back.\n");
-          console.log("tokens, in, out, rank    first step   median step (min to max)         dispatches submits  uploaded a step (inputs)       made  GPU memory");
-          head = true;
-        }
-        console.log(
-          [tokens, inFeatures, outFeatures, rank].join(", ").padEnd(24),
-          ms(r.first).padStart(11),
-          `${ms(r.median)} (${ms(r.min)} to ${ms(r.max)})`.padStart(34),
-          String(r.dispatches).padStart(11),
-          String(r.submits).padStart(7),
-          `${kib(r.uploaded)} (${kib(r.inputs)})`.padStart(26),
-          String(r.created).padStart(10),
-          `${kib(r.bytes)} in ${r.buffers}`.padStart(18),
-        );
-      }
-      await browser.close();
-    }
-    if (!json) console.log("\n«first step» counts from an instantiated wasm: device, uploads, compilation. «made»: buffers, bind groups and pipelines made a step.");
+    await alone(url);
+    if (!process.argv.includes("--alone")) await beside(url);
   } finally {
     await close();
   }

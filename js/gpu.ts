@@ -116,7 +116,7 @@ export class Gpu {
     return { submits, dispatches, uploadedBytes, pipelines, bindGroups, buffersCreated };
   }
 
-  /** Destroys the device with everything on it. Idempotent; later use of anything on it gives code `disposed`. */
+  /** Destroys the device with everything on it, after the calls that wait for it. Idempotent; later use of anything on it gives code `disposed`. */
   dispose(): void {
     this.#raw.destroy();
   }
@@ -153,12 +153,14 @@ async function adopt(webgpu: WebGpu, device: Device, software: boolean): Promise
     info: device.adapterInfo,
     requestDevice: () => Promise.resolve(device),
   };
+  const own = Object.getOwnPropertyDescriptor(webgpu, "requestAdapter"); // where somebody has put one there
   Object.defineProperty(webgpu, "requestAdapter", { configurable: true, value: () => Promise.resolve(answer) });
   let pending: Promise<RawGpu>;
   try {
     pending = RawGpu.adopt(true, software) as Promise<RawGpu>;
   } finally {
-    delete (webgpu as Partial<WebGpu>).requestAdapter;
+    if (own) Object.defineProperty(webgpu, "requestAdapter", own);
+    else delete (webgpu as Partial<WebGpu>).requestAdapter;
   }
   return pending;
 }

@@ -36,24 +36,32 @@ function rawConfig({ rank, alpha = rank, useRslora = false, init = "peft", seed 
 export class LoraWeight {
   readonly a: Tensor;
   readonly b: Tensor;
-  /** alpha/rank, or with rsLoRA alpha/√rank. */
-  readonly scaling: number;
   #raw: RawWeight;
 
   constructor(gpu: Gpu, options: AdapterOptions) {
-    checkOptions("LoraWeight", options, ADAPTER_OPTIONS);
-    const config = rawConfig(options);
-    const { inFeatures, outFeatures } = options;
-    this.#raw = new RawWeight(
-      unwrap<RawGpu>("gpu", Gpu, gpu),
-      integer("inFeatures", inFeatures),
-      integer("outFeatures", outFeatures),
-      config,
-    );
+    if ((options as unknown) instanceof RawWeight) {
+      this.#raw = options as unknown as RawWeight; // a layer's own
+    } else {
+      checkOptions("LoraWeight", options, ADAPTER_OPTIONS);
+      const config = rawConfig(options);
+      const { inFeatures, outFeatures } = options;
+      this.#raw = new RawWeight(
+        unwrap<RawGpu>("gpu", Gpu, gpu),
+        integer("inFeatures", inFeatures),
+        integer("outFeatures", outFeatures),
+        config,
+      );
+    }
     bind(this, this.#raw);
     this.a = wrapTensor(this.#raw.a());
     this.b = wrapTensor(this.#raw.b());
-    this.scaling = config.scaling();
+  }
+
+  /** Over tensors that are there already: `a [rank, inFeatures]`, `b [outFeatures, rank]`. */
+  static from(gpu: Gpu, tensors: { a: Tensor; b: Tensor }): LoraWeight {
+    checkOptions("LoraWeight.from", tensors, ["a", "b"]);
+    const [a, b] = [unwrap<RawTensor>("a", Tensor, tensors.a), unwrap<RawTensor>("b", Tensor, tensors.b)];
+    return new LoraWeight(gpu, RawWeight.from(a, b) as never);
   }
 
   /** Frees the GPU memory. Idempotent. */
@@ -70,10 +78,19 @@ export class LoraGrad {
   #raw: RawGrad;
 
   constructor(gpu: Gpu, weight: LoraWeight) {
-    this.#raw = new RawGrad(unwrap<RawGpu>("gpu", Gpu, gpu), unwrap<RawWeight>("weight", LoraWeight, weight));
+    this.#raw =
+      (weight as unknown) instanceof RawGrad // a layer's own
+        ? (weight as unknown as RawGrad)
+        : new RawGrad(unwrap<RawGpu>("gpu", Gpu, gpu), unwrap<RawWeight>("weight", LoraWeight, weight));
     bind(this, this.#raw);
     this.a = wrapTensor(this.#raw.a());
     this.b = wrapTensor(this.#raw.b());
+  }
+
+  /** Records zeros into both gradients. */
+  zero(rec: Recording): void {
+    rec.zero(this.a);
+    rec.zero(this.b);
   }
 
   /** Frees the GPU memory. Idempotent. */
@@ -101,14 +118,10 @@ export class LoraLinear {
   readonly rank: number;
   /** alpha/rank, or with rsLoRA alpha/√rank. */
   readonly scaling: number;
-  /** `A [rank, inFeatures]` */
-  readonly a: Tensor;
-  /** `B [outFeatures, rank]` */
-  readonly b: Tensor;
-  /** Gradient of A; backward passes add to it. */
-  readonly gradA: Tensor;
-  /** Gradient of B; backward passes add to it. */
-  readonly gradB: Tensor;
+  /** The adapter. */
+  readonly weight: LoraWeight;
+  /** Its gradients; backward passes add to them. */
+  readonly grad: LoraGrad;
   #raw: RawLayer;
 
   /** Throws code `shape` where a length differs, `invalid-argument`, `unknown-option`, or `limit`. */
@@ -132,18 +145,35 @@ export class LoraLinear {
     try {
       const rawWeight = upload("weight", [this.outFeatures, this.inFeatures], weight);
       const rawBias = bias && upload("bias", [this.outFeatures], bias);
-      this.#raw = new RawLayer(rawGpu, this.name, rawWeight, rawBias, config);
+      this.#raw = new RawLayer(rawGpu, this.name, rawWeight, rawBias ?? rawWeight, rawBias !== undefined, config);
     } catch (error) {
       uploaded.forEach((tensor) => tensor.dispose());
       throw error;
     }
     bind(this, this.#raw);
     this.scaling = this.#raw.scaling();
-    const [rawAdapter, rawGrad] = [this.#raw.weight(), this.#raw.grad()];
-    this.a = wrapTensor(rawAdapter.a());
-    this.b = wrapTensor(rawAdapter.b());
-    this.gradA = wrapTensor(rawGrad.a());
-    this.gradB = wrapTensor(rawGrad.b());
+    this.weight = new LoraWeight(gpu, this.#raw.weight() as never);
+    this.grad = new LoraGrad(gpu, this.#raw.grad() as never);
+  }
+
+  /** `A [rank, inFeatures]` */
+  get a(): Tensor {
+    return this.weight.a;
+  }
+
+  /** `B [outFeatures, rank]` */
+  get b(): Tensor {
+    return this.weight.b;
+  }
+
+  /** Gradient of A. */
+  get gradA(): Tensor {
+    return this.grad.a;
+  }
+
+  /** Gradient of B. */
+  get gradB(): Tensor {
+    return this.grad.b;
   }
 
   /** Whether the adapter takes part in what is recorded from now on. */
@@ -177,8 +207,7 @@ export class LoraLinear {
 
   /** Records zeros into both gradients. */
   zeroGrad(rec: Recording): void {
-    rec.zero(this.gradA);
-    rec.zero(this.gradB);
+    this.grad.zero(rec);
   }
 
   /** `scaling·B·A [outFeatures, inFeatures]`, as it is after everything submitted so far. */

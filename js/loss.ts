@@ -21,6 +21,7 @@ export function bceWithLogits(): LossSpec {
 export function crossEntropy(
   options: { ignoreIndex?: number; labelSmoothing?: number } = {},
 ): Extract<LossSpec, { kind: "crossEntropy" }> {
+  checkOptions("crossEntropy", options, ["ignoreIndex", "labelSmoothing"]);
   const { ignoreIndex = -100, labelSmoothing = 0 } = options;
   if (!Number.isInteger(ignoreIndex) || ignoreIndex !== (ignoreIndex | 0)) {
     throw new LoraError("invalid-argument", `ignoreIndex: expected a 32-bit integer, got ${show(ignoreIndex)}`);
@@ -39,6 +40,7 @@ export function lossArguments(loss: LossSpec): [number, number, number] {
   const kind = KINDS.indexOf(loss.kind);
   if (kind < 0) throw new LoraError("invalid-argument", `loss: expected mse(), bceWithLogits() or crossEntropy(), got ${show(loss)}`);
   if (loss.kind !== "crossEntropy") return [kind, 0, 0];
-  const { ignoreIndex, labelSmoothing } = crossEntropy(loss);
+  const { ignoreIndex, labelSmoothing } = loss;
+  crossEntropy({ ignoreIndex, labelSmoothing }); // checks them
   return [kind, ignoreIndex, labelSmoothing];
 }

@@ -119,7 +119,7 @@ export class Recording {
     this.#raw.inputGrad(weightOf(args.weight), tensor("dh", args.dh), tensor("dInput", args.dInput), finite("scale", args.scale));
   }
 
-  /** The whole backward pass of one projection in four dispatches: gradB, gradDh, gradA, inputGrad. */
+  /** The whole backward pass of one projection in four dispatches: gradB, gradDh, gradA and, with dInput, inputGrad. */
   loraBackward(args: {
     weight: LoraWeight;
     dOutput: Tensor;
@@ -127,7 +127,7 @@ export class Recording {
     h: Tensor;
     dh: Tensor;
     grad: LoraGrad;
-    dInput: Tensor;
+    dInput?: Tensor;
     scale: number;
   }): void {
     checkOptions("loraBackward", args, ["weight", "dOutput", "x", "h", "dh", "grad", "dInput", "scale"]);
@@ -138,7 +138,8 @@ export class Recording {
       tensor("h", args.h),
       tensor("dh", args.dh),
       unwrap<RawGrad>("grad", LoraGrad, args.grad),
-      tensor("dInput", args.dInput),
+      tensor("dInput", args.dInput ?? args.x),
+      args.dInput !== undefined,
       finite("scale", args.scale),
     );
   }
@@ -173,7 +174,8 @@ export class Recording {
     labelSmoothing?: number;
   }): void {
     checkOptions("crossEntropy", args, ["output", "target", "dOutput", "loss", "ignoreIndex", "labelSmoothing"]);
-    const { ignoreIndex, labelSmoothing } = crossEntropy(args);
+    const { ignoreIndex = -100, labelSmoothing = 0 } = args;
+    crossEntropy({ ignoreIndex, labelSmoothing }); // checks them
     this.#raw.crossEntropy(
       tensor("output", args.output),
       tensor("target", args.target),

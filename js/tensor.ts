@@ -54,12 +54,22 @@ export class Tensor {
     this.#raw.write(numbers("data", data));
   }
 
-  /**
-   * The elements, as they are after everything submitted so far; of a tensor of integers an `Int32Array`, which the type
-   * does not say.
-   */
+  /** The elements of a tensor of floats, as they are after everything submitted so far. */
   async read(): Promise<Float32Array> {
-    return (await this.#raw.read()) as Float32Array;
+    return (await this.#read(false)) as Float32Array;
+  }
+
+  /** The elements of a tensor of integers. */
+  async readIntegers(): Promise<Int32Array> {
+    return (await this.#read(true)) as Int32Array;
+  }
+
+  #read(integers: boolean): Promise<unknown> {
+    if (this.#raw.isInteger() !== integers) {
+      const [expected, got] = integers ? ["int32", "float32"] : ["float32", "int32"];
+      throw new LoraError("invalid-argument", `tensor \`${this.label}\`: expected ${expected}, got ${got}`);
+    }
+    return this.#raw.read();
   }
 
   /** Whether {@link dispose} was called. */

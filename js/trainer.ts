@@ -72,6 +72,9 @@ export interface StepRecord {
   validationLoss?: number;
 }
 
+// Steps whose records the GPU keeps (LOG_ROWS in src/optim).
+const LOG_ROWS = 1024;
+
 /** Trains the adapters of a network of layers. */
 export class Trainer {
   readonly #gpu: Gpu;
@@ -80,6 +83,9 @@ export class Trainer {
   readonly #accumulation: number;
   readonly #loss: LossSpec;
   #active = false;
+  #disposed = false;
+  // step() and evaluate() wait for the ones before them.
+  #queue: Promise<unknown> = Promise.resolve();
   #position = { epoch: 0, batch: 0 };
   #resume: { epoch: number; batch: number } | undefined;
 
@@ -109,9 +115,8 @@ export class Trainer {
   }
 
   /** One step over one batch, or over several as one mean. Resolves to its record when the GPU has done it. */
-  async step(batch: Batch | readonly Batch[]): Promise<StepRecord> {
-    this.#enter();
-    try {
+  step(batch: Batch | readonly Batch[]): Promise<StepRecord> {
+    return this.#inTurn(async () => {
       const batches = Array.isArray(batch) ? (batch as Batch[]) : [batch as Batch];
       const began = performance.now();
       const before = this.#raw.attempts();
@@ -120,9 +125,7 @@ export class Trainer {
       const record = await this.#record(before, 0, tokens, began);
       if (!record) throw new LoraError("device-lost", "the step left no record");
       return record;
-    } finally {
-      this.#active = false;
-    }
+    });
   }
 
   /**
@@ -134,7 +137,9 @@ export class Trainer {
     checkOptions("train", options, ["epochs", "signal", "logEvery", "inFlight", "validation"]);
     const { epochs = 1, signal, logEvery = 10, inFlight = 3, validation } = options;
     integer("epochs", epochs);
-    integer("logEvery", logEvery);
+    if (integer("logEvery", logEvery) > LOG_ROWS) {
+      throw new LoraError("invalid-argument", `logEvery: expected at most ${LOG_ROWS}, which the GPU keeps, got ${logEvery}`);
+    }
     integer("inFlight", inFlight);
     if (validation !== undefined) {
       checkOptions("validation", validation, ["batches", "every", "patience"]);
@@ -168,16 +173,12 @@ export class Trainer {
       for (let epoch = resume.epoch; epoch < epochs; epoch++) {
         const start = epoch === resume.epoch ? resume.batch : 0;
         const source = typeof batches === "function" ? batches(epoch, start) : batches;
-        let skip = typeof batches === "function" ? 0 : start;
+        const skip = typeof batches === "function" ? 0 : start;
         let seen = start;
         let stop = false;
         this.#position = { epoch, batch: start };
-        for await (const window of windows(iterate("batches", source), this.#accumulation)) {
+        for await (const window of windows(until(signal, iterate("batches", source)), skip, this.#accumulation)) {
           if (signal?.aborted) break;
-          if (skip > 0) {
-            skip -= window.length;
-            continue;
-          }
           seen += window.length;
           const step = this.#submit(window);
           this.#position = { epoch, batch: seen };
@@ -196,6 +197,7 @@ export class Trainer {
           if (this.#raw.attempts() - logged >= logEvery || stop) {
             const record = await take(epoch);
             if (record) yield record;
+            began = performance.now(); // the consumer's time is not ours
           }
           if (stop) return;
         }
@@ -207,18 +209,13 @@ export class Trainer {
       if (record) yield record;
     } finally {
       await Promise.allSettled(running);
-      this.#active = false;
+      this.#leave();
     }
   }
 
   /** Mean loss over batches with the adapters as they are. */
-  async evaluate(batches: BatchIterable): Promise<number> {
-    this.#enter();
-    try {
-      return await this.#evaluate(batches);
-    } finally {
-      this.#active = false;
-    }
+  evaluate(batches: BatchIterable): Promise<number> {
+    return this.#inTurn(() => this.#evaluate(batches));
   }
 
   /**
@@ -244,25 +241,52 @@ export class Trainer {
       this.#position = this.#resume = { epoch, batch };
       return { bitsMayDiffer: differ === 1 };
     } finally {
-      this.#active = false;
+      this.#leave();
     }
   }
 
-  /** Frees moments and activations; the layers keep their adapters. Idempotent. */
+  /** Frees moments and activations, after a call that is under way; the layers keep their adapters. Idempotent. */
   dispose(): void {
+    this.#disposed = true;
+    if (!this.#active) this.#leave();
+  }
+
+  #enter(): void {
+    if (this.#disposed) throw new LoraError("disposed", "this trainer was disposed of; expected a live one");
+    if (this.#active) throw new LoraError("busy", "this trainer is training; expected one training at a time");
+    this.#active = true;
+  }
+
+  #leave(): void {
+    this.#active = false;
+    if (!this.#disposed) return;
     this.#raw.destroy();
     this.#made.forEach((norm) => norm.destroy());
   }
 
-  #enter(): void {
-    if (this.#active) throw new LoraError("busy", "this trainer is training; expected one training at a time");
-    this.#active = true;
+  async #inTurn<T>(work: () => Promise<T>): Promise<T> {
+    const before = this.#queue;
+    let done = () => {};
+    this.#queue = new Promise<void>((resolve) => (done = resolve));
+    await before;
+    try {
+      this.#enter();
+      try {
+        return await work();
+      } finally {
+        this.#leave();
+      }
+    } finally {
+      done();
+    }
   }
 
   async #evaluate(batches: BatchIterable): Promise<number> {
     const totals: Promise<Float32Array>[] = [];
     for await (const batch of iterate("batches", batches)) {
-      totals.push(this.#raw.evaluate(this.#load(batch).plan) as Promise<Float32Array>);
+      const { plan } = this.#load(batch);
+      totals.push(this.#raw.evaluate(plan) as Promise<Float32Array>);
+      plan.free();
     }
     let [sum, count] = [0, 0];
     for (const [partSum = 0, partCount = 0] of await Promise.all(totals)) [sum, count] = [sum + partSum, count + partCount];
@@ -282,8 +306,7 @@ export class Trainer {
     if (this.#loss.kind === "crossEntropy" && target instanceof Int32Array) this.#raw.checkLabels(target);
     const tokens = x.length / width;
     const plan = this.#raw.plan(tokens);
-    plan.targets().write(target);
-    plan.x().write(x);
+    plan.load(x, target);
     return { plan, tokens };
   }
 
@@ -292,7 +315,9 @@ export class Trainer {
     const only = batches.length === 1 ? batches[0] : undefined;
     if (only) {
       const { plan, tokens } = this.#load(only);
-      return { submitted: this.#raw.step(plan) as Promise<unknown>, tokens };
+      const submitted = this.#raw.step(plan) as Promise<unknown>;
+      plan.free();
+      return { submitted, tokens };
     }
     // Gradients and totals start from zero, so that a window which a bad batch ended leaves nothing behind.
     const parts: Promise<unknown>[] = [this.#raw.beginWindow()];
@@ -302,6 +327,7 @@ export class Trainer {
         const loaded = this.#load(batch);
         tokens += loaded.tokens;
         parts.push(this.#raw.microStep(loaded.plan));
+        loaded.plan.free();
       }
     } catch (error) {
       parts.forEach((part) => part.catch(() => {}));
@@ -354,9 +380,37 @@ function checkAgain(name: string, source: unknown): void {
   }
 }
 
-async function* windows(batches: BatchIterable, size: number): AsyncGenerator<Batch[], void, undefined> {
+/** The batches until the signal, for which a source that hangs is not waited for. */
+async function* until(signal: AbortSignal | undefined, batches: BatchIterable): AsyncGenerator<Batch, void, undefined> {
+  const iterator = Symbol.asyncIterator in batches ? batches[Symbol.asyncIterator]() : batches[Symbol.iterator]();
+  let stop = () => {};
+  const aborted = new Promise<undefined>((resolve) => (stop = () => resolve(undefined)));
+  signal?.addEventListener("abort", stop);
+  let ended = false;
+  try {
+    while (!signal?.aborted) {
+      const next = await Promise.race([iterator.next(), aborted]);
+      if (!next) return;
+      if (next.done) {
+        ended = true;
+        return;
+      }
+      yield next.value;
+    }
+  } finally {
+    signal?.removeEventListener("abort", stop);
+    if (!ended) Promise.resolve(iterator.return?.()).catch(() => {});
+  }
+}
+
+/** The batches after the first `skip`, in arrays of `size`, the last one perhaps shorter. */
+async function* windows(batches: BatchIterable, skip: number, size: number): AsyncGenerator<Batch[], void, undefined> {
   let window: Batch[] = [];
   for await (const batch of batches) {
+    if (skip > 0) {
+      skip--;
+      continue;
+    }
     window.push(batch);
     if (window.length === size) {
       yield window;

@@ -1,6 +1,6 @@
 // Softmax cross-entropy of rows z with class labels t: d_logits = softmax(z) − (1−ε)·onehot(t) − ε/classes, and for each
 // workgroup the sum of −(1−ε)·log p_t − ε·mean(log p) and the number of rows counted. A row whose label is ignore_index
-// counts nothing and has gradient 0. A label out of range makes the loss infinite. One workgroup takes whole rows.
+// counts nothing and has gradient 0. A label out of range makes loss and gradient infinite. One workgroup takes whole rows.
 struct Params {
     rows: u32,
     classes: u32,
@@ -56,16 +56,19 @@ fn main(
         let counted = label != params.ignore_index;
         let valid = label >= 0 && label < i32(classes);
         let share = params.smoothing / f32(classes);
+        let infinite = 3.4028234e38 * f32(classes + 1);
         for (var c = lane; c < classes; c += WORKGROUP) {
             let hit = select(0.0, 1.0 - params.smoothing, i32(c) == label);
             let gradient = exp(logits[first + c] - highest) / sums.x - hit - share;
-            d_logits[first + c] = select(0.0, gradient, counted);
+            d_logits[first + c] = select(0.0, select(infinite, gradient, valid), counted);
         }
         if counted {
             let log_sum = log(sums.x);
             let hit = logits[first + min(u32(max(label, 0)), classes - 1)] - highest - log_sum;
-            let loss = -(1.0 - params.smoothing) * hit - share * (sums.y - f32(classes) * log_sum);
-            total += vec2f(select(3.4028234e38 * f32(classes + 1), loss, valid), 1.0);
+            // A logit of −∞ makes the smoothing term 0·∞ where there is none.
+            let smoothed = select(share * (sums.y - f32(classes) * log_sum), 0.0, params.smoothing == 0.0);
+            let loss = -(1.0 - params.smoothing) * hit - smoothed;
+            total += vec2f(select(infinite, loss, valid), 1.0);
         }
     }
     if lane == 0 {

@@ -45,7 +45,9 @@ fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) group
             output[i] = tanh_of(value);
         }
         case 1u: {
-            output[i] = select(value, 0.0, value < 0.0); // max may lose a NaN
+            // Below 0 by its bits: a driver may make max(value, 0) of a comparison, which loses a NaN.
+            let bits = bitcast<u32>(value);
+            output[i] = select(value, 0.0, bits > 0x80000000u && bits <= 0xff800000u);
         }
         case 2u: {
             output[i] = value * normal_cdf(value);

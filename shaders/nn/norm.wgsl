@@ -34,8 +34,9 @@ fn main(
     @builtin(num_workgroups) groups: vec3u,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    // Out of range repeats the last row, with the same values.
-    let row = min(group.x + group.y * groups.x, params.rows - 1);
+    // Out of range repeats the last row; it is not written.
+    let index = group.x + group.y * groups.x;
+    let row = min(index, params.rows - 1);
     let first = row * params.features;
     let inv_features = 1.0 / f32(params.features);
 
@@ -50,6 +51,9 @@ fn main(
         sum += difference * difference;
     }
     let inv_deviation = inverseSqrt(sum_up(lane, vec2f(sum, 0.0)).x * inv_features + params.eps);
+    if index != row {
+        return;
+    }
     for (var i = lane; i < params.features; i += WORKGROUP) {
         let offset = select(0.0, bias[i * params.has_bias], params.has_bias == 1);
         output[first + i] = (x[first + i] - mean) * inv_deviation * weight[i] + offset;

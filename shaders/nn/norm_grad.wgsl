@@ -34,8 +34,9 @@ fn main(
     @builtin(num_workgroups) groups: vec3u,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    // Out of range repeats the last row, with the same values.
-    let row = min(group.x + group.y * groups.x, params.rows - 1);
+    // Out of range repeats the last row; it is not written.
+    let index = group.x + group.y * groups.x;
+    let row = min(index, params.rows - 1);
     let first = row * params.features;
     let inv_features = 1.0 / f32(params.features);
 
@@ -58,6 +59,9 @@ fn main(
     }
     sums = sum_up(lane, sums) * inv_features;
     let mean_g = select(0.0, sums.x, params.centered == 1);
+    if index != row {
+        return;
+    }
     for (var i = lane; i < params.features; i += WORKGROUP) {
         let g = weight[i] * d_output[first + i];
         d_input[first + i] = (g - mean_g - (x[first + i] - mean) * inv_deviation * sums.y) * inv_deviation;

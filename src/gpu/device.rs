@@ -81,6 +81,19 @@ pub(crate) struct Inner {
     /// False when the device is the page's own, which we must not destroy.
     owned: bool,
     disposed: Cell<bool>,
+    /// Calls that still wait for the GPU; the device is destroyed after the last of them.
+    pending: Cell<u32>,
+}
+
+/// One call that waits for the GPU.
+pub(crate) struct Pending(Gpu);
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let inner = &self.0.0;
+        inner.pending.set(inner.pending.get() - 1);
+        self.0.destroy_when_idle();
+    }
 }
 
 /// Elements of the shared scratch tensor: no reduction leaves more partial sums.
@@ -159,6 +172,7 @@ impl Gpu {
             profile,
             owned,
             disposed: Cell::new(false),
+            pending: Cell::new(0),
         }))
     }
 
@@ -197,22 +211,39 @@ impl Gpu {
         if self.0.disposed.get() {
             return Err(Error::Disposed("Gpu".into()));
         }
+        self.check_not_lost()
+    }
+
+    fn check_not_lost(&self) -> Result<()> {
         match self.0.lost.get() {
             Some(reason) => Err(Error::DeviceLost(reason.clone())),
             None => Ok(()),
         }
     }
 
-    /// Destroys the device and all its buffers; an adopted device is left alone. Idempotent.
+    /// Destroys the device and all its buffers, after the calls that wait for it; an adopted device is left alone.
+    /// Idempotent.
     pub fn destroy(&self) {
         if !self.0.disposed.replace(true) {
             self.0.scratch.take();
-            self.0.staging.take().iter().for_each(wgpu::Buffer::destroy);
             self.0.pipelines.take();
+            self.destroy_when_idle();
+        }
+    }
+
+    fn destroy_when_idle(&self) {
+        if self.0.disposed.get() && self.0.pending.get() == 0 {
+            self.0.staging.take().iter().for_each(wgpu::Buffer::destroy);
             if self.0.owned {
                 self.0.device.destroy();
             }
         }
+    }
+
+    /// Keeps the device until it is dropped.
+    pub(crate) fn pending(&self) -> Pending {
+        self.0.pending.set(self.0.pending.get() + 1);
+        Pending(self.clone())
     }
 
     /// Compiles `source` in place of the kernel's own on its first use: for tests that a wrong shader is caught.
@@ -227,11 +258,13 @@ impl Gpu {
         self.0.queue.on_submitted_work_done(move || {
             let _ = sender.send(());
         });
-        let gpu = self.clone();
+        let (gpu, alive, pending) = (self.clone(), self.check_alive(), self.pending());
         async move {
+            let _pending = pending;
+            alive?;
             gpu.wait();
             let _ = receiver.await;
-            gpu.check_alive()
+            gpu.check_not_lost()
         }
     }
 
@@ -290,10 +323,11 @@ impl Scope {
     pub fn close(self, what: &str) -> impl Future<Output = Result<()>> + use<> {
         let Scope { gpu, validation, memory, internal } = self;
         let (validation, memory, internal) = (validation.pop(), memory.pop(), internal.pop());
-        let what = what.to_string();
+        let (what, pending) = (what.to_string(), gpu.pending());
         async move {
+            let _pending = pending;
             let errors = [memory.await, validation.await, internal.await];
-            gpu.check_alive()?;
+            gpu.check_not_lost()?;
             match errors.into_iter().flatten().next() {
                 None => Ok(()),
                 Some(wgpu::Error::OutOfMemory { .. }) => Err(Error::OutOfMemory(what)),

@@ -12,8 +12,10 @@ pub(crate) fn read<T, F: FnOnce(&wgpu::BufferView) -> T>(
     take: F,
 ) -> impl Future<Output = Result<T>> + use<T, F> {
     let started = start(tensor);
+    let pending = tensor.gpu().pending();
     let (gpu, label, size) = (tensor.gpu().clone(), tensor.label().to_string(), tensor.bytes());
     async move {
+        let _pending = pending;
         let (staging, copied, mapped, failure) = started?;
         gpu.wait();
         let mapped = mapped.await;
@@ -23,6 +25,7 @@ pub(crate) fn read<T, F: FnOnce(&wgpu::BufferView) -> T>(
         }
         outcome?;
         if !matches!(mapped, Ok(Ok(()))) {
+            staging.destroy();
             gpu.check_alive()?;
             return Err(Error::Validation(format!("tensor `{label}` could not be mapped for reading")));
         }
@@ -73,7 +76,7 @@ fn take_staging(gpu: &Gpu, size: u64) -> wgpu::Buffer {
     gpu.count(|s| s.buffers_created += 1);
     gpu.device().create_buffer(&wgpu::BufferDescriptor {
         label: Some("staging"),
-        size: size.next_power_of_two().max(256),
+        size: size.next_multiple_of(4096).min(gpu.limits().max_buffer_size),
         usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
         mapped_at_creation: false,
     })

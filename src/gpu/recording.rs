@@ -120,19 +120,19 @@ impl Recording {
     }
 
     fn check(&self, tensor: &Tensor) -> Result<()> {
-        if tensor.gpu().0.id != self.gpu.0.id {
-            return Err(Error::ForeignTensor(format!("tensor `{}`", tensor.label())));
-        }
+        tensor.expect_gpu(&self.gpu)?;
         tensor.place().map(drop)
     }
 
     /// Submits everything as one command buffer, now. The future resolves when the GPU process has checked it, and
     /// rejects with what failed in it; nothing runs when a tensor is gone.
     pub fn submit(&self) -> Submission {
-        match self.encode() {
-            Ok(outcome) => Submission(Box::pin(outcome)),
-            Err(error) => Submission::failed(error),
-        }
+        self.try_submit().unwrap_or_else(Submission::failed)
+    }
+
+    /// As [`Recording::submit`]; an error says that nothing was submitted.
+    pub(crate) fn try_submit(&self) -> Result<Submission> {
+        Ok(Submission(Box::pin(self.encode()?)))
     }
 
     fn encode(&self) -> Result<impl Future<Output = Result<()>> + use<>> {

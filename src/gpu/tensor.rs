@@ -281,6 +281,13 @@ impl Tensor {
         Err(Error::shape(name, show(expected), format!("{} (tensor `{}`)", show(self.shape()), self.label())))
     }
 
+    pub(crate) fn expect_gpu(&self, gpu: &Gpu) -> Result<()> {
+        if self.gpu().0.id == gpu.0.id {
+            return Ok(());
+        }
+        Err(Error::ForeignTensor(format!("tensor `{}`", self.label())))
+    }
+
     pub(crate) fn expect_dtype(&self, expected: DType) -> Result<()> {
         if self.dtype() == expected {
             return Ok(());

@@ -25,6 +25,8 @@ pub struct LoraLinear {
 }
 
 struct Workspace {
+    /// Tokens of the forward pass recorded last, whose `h` they hold.
+    tokens: usize,
     output: Tensor,
     h: Tensor,
     dh: Tensor,
@@ -36,6 +38,7 @@ impl LoraLinear {
     /// # Errors
     /// [`Error::InvalidArgument`] for rank 0 or an alpha that is not finite, [`Error::Limit`] where it does not fit.
     pub fn new(gpu: &Gpu, name: Option<&str>, base: FrozenLinear, config: &LoraConfig) -> Result<LoraLinear> {
+        base.weight().expect_gpu(gpu)?;
         let weight = LoraWeight::new(gpu, base.in_features(), base.out_features(), config)?;
         let grad = LoraGrad::new(gpu, &weight)?;
         Ok(LoraLinear {
@@ -114,8 +117,12 @@ impl LoraLinear {
             if self.enabled.get() {
                 rec.lora_forward_fused(&self.weight, x, &h, &output, self.scaling)?;
             }
-            Ok(output)
-        })
+            Ok(())
+        })?;
+        if let Some(workspace) = self.workspace.borrow_mut().as_mut() {
+            workspace.tokens = tokens;
+        }
+        Ok(output)
     }
 
     /// Records the backward pass after a [`forward`](LoraLinear::forward) of the same `x`: adds to the gradients, and
@@ -125,6 +132,11 @@ impl LoraLinear {
         x.expect_shape("x", &[tokens, self.base.in_features()])?;
         d_output.expect_shape("d_output", &[tokens, self.base.out_features()])?;
         let (_, h, dh) = self.activations(tokens)?;
+        let last = self.workspace.borrow().as_ref().map_or(0, |w| w.tokens);
+        if last != tokens {
+            let expected = format!("the {last} tokens of the layer's last forward pass");
+            return Err(Error::argument("x", &expected, format!("{tokens} tokens")));
+        }
         rec.all_or_nothing(|| {
             if let Some(d_input) = d_input {
                 self.base.backward_input(rec, d_output, d_input)?;
@@ -164,6 +176,7 @@ impl LoraLinear {
         if slot.as_ref().is_none_or(|w| w.output.shape()[0] < tokens) {
             let zeros = |label, columns| Tensor::zeros(&self.gpu, label, &[tokens, columns]);
             *slot = Some(Workspace {
+                tokens: 0,
                 output: zeros("output", self.base.out_features())?,
                 h: zeros("h", self.weight.rank())?,
                 dh: zeros("dh", self.weight.rank())?,
@@ -180,7 +193,7 @@ impl LoraLinear {
         self.base.destroy();
         self.weight.destroy();
         self.grad.destroy();
-        if let Some(Workspace { output, h, dh }) = self.workspace.take() {
+        if let Some(Workspace { output, h, dh, .. }) = self.workspace.take() {
             [output, h, dh].iter().for_each(Tensor::destroy_storage);
         }
     }

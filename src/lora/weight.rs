@@ -11,8 +11,6 @@ pub struct LoraWeight {
     pub a: Tensor,
     /// `B [out_features, rank]`
     pub b: Tensor,
-    /// Both in their buffer, for updates in one dispatch; None when they came separately.
-    arena: Option<Tensor>,
 }
 
 /// Gradients of a [`LoraWeight`], of the same shapes; kernels add to them.
@@ -22,7 +20,6 @@ pub struct LoraGrad {
     pub a: Tensor,
     /// `dB [out_features, rank]`
     pub b: Tensor,
-    arena: Option<Tensor>,
 }
 
 impl LoraWeight {
@@ -32,9 +29,9 @@ impl LoraWeight {
     /// [`Error::InvalidArgument`] as [`LoraConfig::scaling`]; [`Error::Limit`] where the rank is more than fits.
     pub fn new(gpu: &Gpu, in_features: usize, out_features: usize, config: &LoraConfig) -> Result<LoraWeight> {
         config.scaling()?;
-        let [arena, a, b] = pair(gpu, "lora", ["lora_A", "lora_B"], in_features, out_features, config.rank)?;
+        let [a, b] = pair(gpu, "lora", ["lora_A", "lora_B"], in_features, out_features, config.rank)?;
         a.write(&config.initial_a(in_features))?;
-        Ok(LoraWeight { a, b, arena: Some(arena) })
+        Ok(LoraWeight { a, b })
     }
 
     /// Over tensors that are there already.
@@ -43,7 +40,7 @@ impl LoraWeight {
         if rank != rank_b {
             return Err(Error::shape("b", format!("[out_features, {rank}], as a's rank"), crate::gpu::show(b.shape())));
         }
-        Ok(LoraWeight { a, b, arena: None })
+        Ok(LoraWeight { a, b })
     }
 
     /// Rank of the adapter.
@@ -63,22 +60,24 @@ impl LoraWeight {
 
     /// Frees the GPU memory.
     pub fn destroy(&self) {
-        destroy(&self.a, &self.b, &self.arena);
+        self.a.destroy();
+        self.b.destroy();
     }
 }
 
 impl LoraGrad {
     /// Zero gradients for `weight`.
     pub fn new(gpu: &Gpu, weight: &LoraWeight) -> Result<LoraGrad> {
+        weight.a.expect_gpu(gpu)?;
         let (in_features, out_features) = (weight.in_features(), weight.out_features());
-        let [arena, a, b] =
+        let [a, b] =
             pair(gpu, "lora gradient", ["lora_A.grad", "lora_B.grad"], in_features, out_features, weight.rank())?;
-        Ok(LoraGrad { a, b, arena: Some(arena) })
+        Ok(LoraGrad { a, b })
     }
 
     /// Over tensors that are there already.
     pub fn from_tensors(a: Tensor, b: Tensor) -> LoraGrad {
-        LoraGrad { a, b, arena: None }
+        LoraGrad { a, b }
     }
 
     /// Records zeros into both gradients.
@@ -91,11 +90,12 @@ impl LoraGrad {
 
     /// Frees the GPU memory.
     pub fn destroy(&self) {
-        destroy(&self.a, &self.b, &self.arena);
+        self.a.destroy();
+        self.b.destroy();
     }
 }
 
-/// An arena of `[rank, in_features]` and `[out_features, rank]`: the whole, the first, the second.
+/// `[rank, in_features]` and `[out_features, rank]` in one buffer.
 fn pair(
     gpu: &Gpu,
     label: &str,
@@ -103,14 +103,7 @@ fn pair(
     in_features: usize,
     out_features: usize,
     rank: usize,
-) -> Result<[Tensor; 3]> {
-    let (arena, parts) =
-        Tensor::arena(gpu, label, &[(names[0], &[rank, in_features]), (names[1], &[out_features, rank])])?;
-    Ok([arena, parts[0].clone(), parts[1].clone()])
-}
-
-fn destroy(a: &Tensor, b: &Tensor, arena: &Option<Tensor>) {
-    for tensor in [Some(a), Some(b), arena.as_ref()].into_iter().flatten() {
-        tensor.destroy();
-    }
+) -> Result<[Tensor; 2]> {
+    let (_, parts) = Tensor::arena(gpu, label, &[(names[0], &[rank, in_features]), (names[1], &[out_features, rank])])?;
+    Ok([parts[0].clone(), parts[1].clone()])
 }

@@ -30,6 +30,12 @@ impl Norm {
         self.weight.len()
     }
 
+    /// What it is, as a checkpoint says it.
+    pub(crate) fn description(&self) -> String {
+        let kind = if self.centered { "LayerNorm" } else { "RmsNorm" };
+        format!("{kind}[{}, {:08x}]", self.features(), self.eps.to_bits())
+    }
+
     /// Records the forward pass; overwrites `output`, of the shape of `x [rows, features]`.
     pub fn forward(&self, rec: &Recording, x: &Tensor, output: &Tensor) -> Result<()> {
         norm::record(rec, &self.weight, self.bias.as_ref(), x, output, self.centered, self.eps)

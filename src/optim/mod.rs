@@ -124,8 +124,8 @@ impl Optimizer {
             save_activation::record(&rec, p, to_p)?;
             save_activation::record(&rec, g, to_g)?;
         }
-        // What could fail in this submit fails in the first step again, whose promise reports it.
-        drop(rec.submit());
+        // What the GPU process may still find wrong with it, it finds in the first step again, whose promise says so.
+        drop(rec.try_submit()?);
         for ((p, g), (to_p, to_g)) in trainable.iter().zip(params.iter().zip(&grads)) {
             p.rebase(to_p)?;
             g.rebase(to_g)?;
@@ -196,15 +196,18 @@ impl Optimizer {
         own.into_iter().chain(self.moments.as_ref().map(|moments| ("moments", moments))).collect()
     }
 
-    /// Rule and hyper-parameters but for the learning rate, which may be another one when training goes on.
+    /// Rule, schedule and hyper-parameters but for the base learning rate, which may be another one when training goes on.
     pub(crate) fn fingerprint(&self) -> String {
         let n = show_number;
-        match self.options.kind {
+        let OptimizerOptions { kind, schedule, max_grad_norm, lr_ratio_b, lr: _ } = self.options;
+        let rule = match kind {
             OptimizerKind::Sgd(Sgd { momentum, weight_decay }) => format!("sgd {} {}", n(momentum), n(weight_decay)),
             OptimizerKind::AdamW(AdamW { beta1, beta2, eps, weight_decay }) => {
                 format!("adamw {} {} {} {}", n(beta1), n(beta2), n(eps), n(weight_decay))
             }
-        }
+        };
+        let clip = max_grad_norm.map_or("none".into(), n);
+        format!("{rule}, schedule {schedule:?}, maxGradNorm {clip}, lrRatioB {}", n(lr_ratio_b))
     }
 
     /// `[LOG_ROWS, 4]`, a ring by attempt: loss, norm of the gradients before clipping, learning rate, 1 where skipped.

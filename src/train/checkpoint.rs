@@ -24,7 +24,7 @@ pub struct Position {
 pub struct Resumed {
     /// Where to go on.
     pub position: Position,
-    /// Whether it was saved with other kernels, which round differently, so that the bits may differ from now on.
+    /// Whether it was saved with other kernels or on another adapter, so that the bits may differ from now on.
     pub bits_may_differ: bool,
 }
 
@@ -52,7 +52,8 @@ impl Trainer {
         }
     }
 
-    /// Takes over a saved state, before whatever is submitted next.
+    /// Takes over a saved state, before whatever is submitted next. That the frozen weights are the same ones is the
+    /// caller's to know.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] for bytes that are no checkpoint, or one of other layers, loss or optimiser; nothing changes.
@@ -81,37 +82,26 @@ impl Trainer {
             }
             loaded.push((tensor, bytemuck::pod_collect_to_vec::<u8, f32>(view.data())));
         }
-        for (tensor, values) in &loaded {
-            tensor.place()?;
-            tensor.write(values)?;
-        }
+        loaded.iter().try_for_each(|(tensor, _)| tensor.place().map(drop))?;
+        loaded.iter().try_for_each(|(tensor, values)| tensor.write(values))?;
         self.set_attempts(attempts);
         Ok(Resumed { position, bits_may_differ: saved.get("profile") != Some(&self.profile()) })
     }
 
     /// What must be the same in a checkpoint.
     fn description(&self) -> HashMap<String, String> {
-        let layers: Vec<_> = self
-            .network()
-            .layers()
-            .iter()
-            .map(|layer| {
-                let (weight, scaling) = (layer.weight(), layer.scaling().to_bits());
-                let name = layer.name().unwrap_or_default();
-                format!("{name}[{}×{}×{}, {scaling:08x}]", weight.out_features(), weight.rank(), weight.in_features())
-            })
-            .collect();
         HashMap::from([
             ("format".into(), FORMAT.into()),
-            ("layers".into(), layers.join(" ")),
+            ("layers".into(), self.network().description()),
             ("loss".into(), self.loss().name()),
             ("optimizer".into(), self.optimizer().fingerprint()),
         ])
     }
 
-    /// The kernels that are chosen.
+    /// The kernels that are chosen, and what runs them.
     fn profile(&self) -> String {
-        format!("{:?}", self.gpu().profile())
+        let info = self.gpu().device().adapter_info();
+        format!("{:?} {} {}", self.gpu().profile(), info.name, info.driver_info)
     }
 
     fn parts(&self) -> Vec<(&'static str, &Tensor)> {

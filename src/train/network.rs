@@ -35,6 +35,8 @@ pub(crate) struct Activations {
     values: Vec<Tensor>,
     /// The gradients of `values`; None for the network's own input, where nobody asks for it.
     gradients: Vec<Option<Tensor>>,
+    /// Those of `values` that are no layer's own.
+    made: Vec<Tensor>,
     /// Of each residual module, its inner activations.
     inner: Vec<Option<Activations>>,
 }
@@ -59,6 +61,24 @@ impl Network {
     /// Width of the output.
     pub fn out_features(&self) -> usize {
         self.out_features
+    }
+
+    /// What it is made of, as a checkpoint says it.
+    pub(crate) fn description(&self) -> String {
+        fn describe(modules: &[Module]) -> String {
+            let parts = modules.iter().map(|module| match module {
+                Module::Linear(layer) => {
+                    let (weight, scaling) = (layer.weight(), layer.scaling().to_bits());
+                    let (rows, rank, columns) = (weight.out_features(), weight.rank(), weight.in_features());
+                    format!("{}[{rows}×{rank}×{columns}, {scaling:08x}]", layer.name().unwrap_or_default())
+                }
+                Module::Activation(kind) => format!("{kind:?}"),
+                Module::Norm(norm) => norm.description(),
+                Module::Residual(inner) => format!("x + ({})", describe(inner)),
+            });
+            parts.collect::<Vec<_>>().join(" ")
+        }
+        describe(&self.modules)
     }
 
     /// Its linear layers in order.
@@ -94,6 +114,12 @@ impl Network {
 }
 
 impl Activations {
+    /// Frees all but what belongs to a layer, and the network's input.
+    pub fn destroy(&self) {
+        self.gradients.iter().flatten().chain(&self.made).for_each(Tensor::destroy_storage);
+        self.inner.iter().flatten().for_each(Activations::destroy);
+    }
+
     /// What the network gives.
     pub fn output(&self) -> &Tensor {
         &self.values[self.values.len() - 1]
@@ -148,7 +174,7 @@ fn activations(gpu: &Gpu, modules: &[Module], x: &Tensor, input_gradient: bool) 
     let zeros = |label, width| Tensor::zeros(gpu, label, &[tokens, width]);
     let mut values = vec![x.clone()];
     let mut gradients = vec![if input_gradient { Some(zeros("gradient", x.shape()[1])?) } else { None }];
-    let mut inner = Vec::new();
+    let (mut made, mut inner) = (Vec::new(), Vec::new());
     let mut trainable_before = input_gradient;
     for module in modules {
         let input = values[values.len() - 1].clone();
@@ -158,7 +184,10 @@ fn activations(gpu: &Gpu, modules: &[Module], x: &Tensor, input_gradient: bool) 
         };
         values.push(match module {
             Module::Linear(layer) => layer.output(tokens)?,
-            _ => zeros("activation", width)?,
+            _ => {
+                made.push(zeros("activation", width)?);
+                made[made.len() - 1].clone()
+            }
         });
         trainable_before |= trains(module);
         gradients.push(if trainable_before { Some(zeros("gradient", width)?) } else { None });
@@ -169,7 +198,7 @@ fn activations(gpu: &Gpu, modules: &[Module], x: &Tensor, input_gradient: bool) 
             _ => None,
         });
     }
-    Ok(Activations { values, gradients, inner })
+    Ok(Activations { values, gradients, made, inner })
 }
 
 fn forward(rec: &Recording, modules: &[Module], activations: &Activations) -> Result<()> {

@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
-use super::network::Network;
+use super::network::{Activations, Network};
 use crate::error::{Error, Result};
-use crate::gpu::{Gpu, Recording, Submission, Tensor};
+use crate::gpu::{DType, Gpu, Recording, Submission, Tensor};
 use crate::loss::Loss;
 use crate::optim::{LOG_ROWS, Optimizer, OptimizerOptions};
 
@@ -52,15 +52,20 @@ pub struct Trainer {
     /// By tokens; the newest last.
     plans: RefCell<Vec<Rc<Plan>>>,
     attempts: Cell<u64>,
+    /// Around the micro-batches of one step: zeros into gradients and totals; the update.
+    window: [Recording; 2],
 }
 
 /// Tensors and recordings for one number of tokens.
 pub(crate) struct Plan {
     tokens: usize,
+    /// Which adapters took part when it was recorded.
+    enabled: Vec<bool>,
     /// `[tokens, in_features]`
     pub x: Tensor,
     /// `[tokens, out_features]`, or labels `[tokens]`
     pub targets: Tensor,
+    activations: Activations,
     /// Forward, loss and backward, adding to what is there.
     micro_step: Recording,
     /// The whole step of one micro-batch.
@@ -77,7 +82,18 @@ impl Trainer {
     /// As [`Optimizer::new`].
     pub fn new(gpu: &Gpu, network: Network, loss: Loss, options: OptimizerOptions) -> Result<Trainer> {
         let optimizer = Optimizer::new(gpu, &network.layers(), options)?;
-        Ok(Trainer { gpu: gpu.clone(), network, loss, optimizer, plans: RefCell::default(), attempts: Cell::new(0) })
+        let window = [Recording::new(gpu), Recording::new(gpu)];
+        zero(&optimizer, &window[0])?;
+        optimizer.step(&window[1])?;
+        Ok(Trainer {
+            window,
+            gpu: gpu.clone(),
+            network,
+            loss,
+            optimizer,
+            plans: RefCell::default(),
+            attempts: Cell::new(0),
+        })
     }
 
     /// The network.
@@ -138,34 +154,28 @@ impl Trainer {
 
     /// Submits the whole step of a plan whose tensors are loaded.
     pub(crate) fn submit_step(&self, plan: &Plan) -> Submission {
-        self.attempts.set(self.attempts.get() + 1);
-        plan.step.submit()
+        self.attempt(&plan.step)
     }
 
     /// Submits zeros into gradients and totals, before the first micro-batch of a step.
     pub(crate) fn begin_window(&self) -> Submission {
-        let rec = Recording::new(&self.gpu);
-        match self.zero(&rec) {
-            Ok(()) => rec.submit(),
-            Err(error) => Submission::failed(error),
-        }
+        self.window[0].submit()
     }
 
     /// Submits the update, after the last micro-batch of a step.
     pub(crate) fn end_window(&self) -> Submission {
-        let rec = Recording::new(&self.gpu);
-        match self.optimizer.step(&rec) {
-            Ok(()) => {
+        self.attempt(&self.window[1])
+    }
+
+    /// Submits an update, counted unless it could not be submitted: the GPU counts it, too.
+    fn attempt(&self, rec: &Recording) -> Submission {
+        match rec.try_submit() {
+            Ok(submission) => {
                 self.attempts.set(self.attempts.get() + 1);
-                rec.submit()
+                submission
             }
             Err(error) => Submission::failed(error),
         }
-    }
-
-    fn zero(&self, rec: &Recording) -> Result<()> {
-        self.optimizer.zero_grad(rec)?;
-        rec.zero(self.optimizer.totals())
     }
 
     /// The mean loss of a batch with the adapter as it is, without an update.
@@ -213,7 +223,10 @@ impl Trainer {
         }
         let plan = self.plan(batch.x.len() / width)?;
         let length = match batch.targets {
-            Targets::Values(values) => values.len(),
+            Targets::Values(values) => {
+                plan.targets.expect_dtype(DType::F32)?;
+                values.len()
+            }
             Targets::Labels(labels) => {
                 self.check_labels(labels)?;
                 labels.len()
@@ -242,7 +255,8 @@ impl Trainer {
     /// The plan for this many tokens, made on first use.
     pub(crate) fn plan(&self, tokens: usize) -> Result<Rc<Plan>> {
         let mut plans = self.plans.borrow_mut();
-        if let Some(i) = plans.iter().position(|plan| plan.tokens == tokens) {
+        let enabled: Vec<bool> = self.network.layers().iter().map(|layer| layer.is_enabled()).collect();
+        if let Some(i) = plans.iter().position(|plan| plan.tokens == tokens && plan.enabled == enabled) {
             let plan = plans.remove(i);
             plans.push(plan.clone());
             return Ok(plan);
@@ -262,15 +276,15 @@ impl Trainer {
         let [micro_step, step, evaluate] = [(); 3].map(|()| Recording::new(gpu));
         forward(&micro_step)?;
         self.network.backward(&micro_step, &activations)?;
-        self.zero(&step)?;
+        zero(&self.optimizer, &step)?;
         forward(&step)?;
         self.network.backward(&step, &activations)?;
         self.optimizer.step(&step)?;
         evaluate.zero(self.optimizer.totals())?;
         forward(&evaluate)?;
-        let plan = Rc::new(Plan { tokens, x, targets, micro_step, step, evaluate });
+        let plan = Rc::new(Plan { tokens, enabled, x, targets, activations, micro_step, step, evaluate });
         if plans.len() >= MAX_PLANS {
-            plans.remove(0);
+            plans.remove(0).destroy();
         }
         plans.push(plan.clone());
         Ok(plan)
@@ -278,9 +292,14 @@ impl Trainer {
 
     /// Frees the optimiser and the activations; the layers keep their adapters.
     pub fn destroy(&self) {
-        self.plans.take();
+        self.plans.take().iter().for_each(|plan| plan.destroy());
         self.optimizer.destroy();
     }
+}
+
+fn zero(optimizer: &Optimizer, rec: &Recording) -> Result<()> {
+    optimizer.zero_grad(rec)?;
+    rec.zero(optimizer.totals())
 }
 
 impl Plan {
@@ -290,6 +309,13 @@ impl Plan {
             Targets::Values(values) => self.targets.write(values),
             Targets::Labels(labels) => self.targets.write_integers(labels),
         }
+    }
+
+    /// Frees its tensors; the layers' own stay.
+    fn destroy(&self) {
+        self.x.destroy_storage();
+        self.targets.destroy_storage();
+        self.activations.destroy();
     }
 
     /// Submits forward, loss and backward of what was loaded, adding to gradients and totals.

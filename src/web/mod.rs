@@ -57,8 +57,8 @@ fn shape(dimensions: &[u32]) -> Vec<usize> {
 extern "C" {
     /// A `GPUQueue`.
     type JsQueue;
-    #[wasm_bindgen(method, js_name = writeBuffer)]
-    fn write_buffer(this: &JsQueue, buffer: &JsValue, offset: f64, data: &JsArray);
+    #[wasm_bindgen(method, catch, js_name = writeBuffer)]
+    fn write_buffer(this: &JsQueue, buffer: &JsValue, offset: f64, data: &JsArray) -> Result<()>;
 
     /// A `Float32Array` or an `Int32Array`.
     type JsArray;
@@ -122,6 +122,24 @@ trait MapUnit: Future<Output = crate::Result<()>> + Sized {
 }
 impl<F: Future<Output = crate::Result<()>>> MapUnit for F {}
 
+/// Straight from JavaScript's memory to the GPU process, in pieces of 16 MiB.
+fn write(tensor: &Tensor, data: &JsValue) -> Result<()> {
+    const PIECE: u32 = 4 << 20;
+    let dtype = if data.is_instance_of::<Int32Array>() { DType::I32 } else { DType::F32 };
+    let data: &JsArray = data.unchecked_ref();
+    let (buffer, offset) = tensor.begin_write(dtype, data.length() as usize)?;
+    let (Some(queue), Some(buffer)) = (tensor.gpu().queue().as_webgpu(), buffer.as_webgpu()) else {
+        return Err(Error::Validation("this device is not a WebGPU one".into()).into());
+    };
+    let (queue, buffer): (&JsQueue, &JsValue) = (AsRef::<JsValue>::as_ref(queue).unchecked_ref(), buffer.as_ref());
+    for start in (0..data.length()).step_by(PIECE as usize) {
+        let piece = data.subarray(start, data.length().min(start + PIECE));
+        let written = queue.write_buffer(buffer, offset as f64 + 4.0 * f64::from(start), &piece);
+        written.map_err(|_| Error::Validation(format!("tensor `{}`: the queue took no data", tensor.label())))?;
+    }
+    Ok(())
+}
+
 /// A tensor.
 #[wasm_bindgen]
 pub struct RawTensor(Tensor);
@@ -152,20 +170,7 @@ impl RawTensor {
 
     /// `data` is a `Float32Array`, or an `Int32Array` for a tensor of integers.
     pub fn write(&self, data: &JsValue) -> Result<()> {
-        let dtype = if data.is_instance_of::<Int32Array>() { DType::I32 } else { DType::F32 };
-        let data: &JsArray = data.unchecked_ref();
-        let (buffer, offset) = self.0.begin_write(dtype, data.length() as usize)?;
-        let (Some(queue), Some(buffer)) = (self.0.gpu().queue().as_webgpu(), buffer.as_webgpu()) else {
-            return Err(Error::Validation("this device is not a WebGPU one".into()).into());
-        };
-        let (queue, buffer): (&JsQueue, &JsValue) = (AsRef::<JsValue>::as_ref(queue).unchecked_ref(), buffer.as_ref());
-        // Straight from JavaScript's memory to the GPU process, in pieces of 16 MiB.
-        const PIECE: u32 = 4 << 20;
-        for start in (0..data.length()).step_by(PIECE as usize) {
-            let piece = data.subarray(start, data.length().min(start + PIECE));
-            queue.write_buffer(buffer, offset as f64 + 4.0 * f64::from(start), &piece);
-        }
-        Ok(())
+        write(&self.0, data)
     }
 
     /// A `Float32Array`, of a tensor of integers an `Int32Array`.
@@ -200,6 +205,10 @@ impl RawWeight {
     #[wasm_bindgen(constructor)]
     pub fn new(gpu: &RawGpu, in_features: u32, out_features: u32, config: &RawConfig) -> Result<RawWeight> {
         Ok(RawWeight(LoraWeight::new(&gpu.0, in_features as usize, out_features as usize, &config.0)?))
+    }
+
+    pub fn from(a: &RawTensor, b: &RawTensor) -> Result<RawWeight> {
+        Ok(RawWeight(LoraWeight::from_tensors(a.0.clone(), b.0.clone())?))
     }
 
     pub fn a(&self) -> RawTensor {
@@ -265,16 +274,17 @@ pub struct RawLayer(Rc<LoraLinear>);
 
 #[wasm_bindgen]
 impl RawLayer {
-    /// `bias` is taken out of JavaScript's hands: the TypeScript layer keeps no handle of it.
+    /// `bias` is any tensor where there is none.
     #[wasm_bindgen(constructor)]
     pub fn new(
         gpu: &RawGpu,
         name: Option<String>,
         weight: &RawTensor,
-        bias: Option<RawTensor>,
+        bias: &RawTensor,
+        has_bias: bool,
         config: &RawConfig,
     ) -> Result<RawLayer> {
-        let base = FrozenLinear::from_tensors(weight.0.clone(), bias.map(|bias| bias.0.clone()))?;
+        let base = FrozenLinear::from_tensors(weight.0.clone(), has_bias.then(|| bias.0.clone()))?;
         Ok(RawLayer(Rc::new(LoraLinear::new(&gpu.0, name.as_deref(), base, &config.0)?)))
     }
 
@@ -563,12 +573,10 @@ pub struct RawPlan(Rc<Plan>);
 
 #[wasm_bindgen]
 impl RawPlan {
-    pub fn x(&self) -> RawTensor {
-        RawTensor(self.0.x.clone())
-    }
-
-    pub fn targets(&self) -> RawTensor {
-        RawTensor(self.0.targets.clone())
+    /// Writes a batch to the GPU: nothing where one of the two does not fit.
+    pub fn load(&self, x: &JsValue, targets: &JsValue) -> Result<()> {
+        write(&self.0.targets, targets)?;
+        write(&self.0.x, x)
     }
 }
 
@@ -676,9 +684,11 @@ impl RawRecording {
         dh: &RawTensor,
         grad: &RawGrad,
         d_input: &RawTensor,
+        has_d_input: bool,
         scale: f32,
     ) -> Result<()> {
-        Ok(self.0.lora_backward(&weight.0, &d_output.0, &x.0, &h.0, &dh.0, &grad.0, Some(&d_input.0), scale)?)
+        let d_input = has_d_input.then_some(&d_input.0);
+        Ok(self.0.lora_backward(&weight.0, &d_output.0, &x.0, &h.0, &dh.0, &grad.0, d_input, scale)?)
     }
 
     pub fn mse(&self, output: &RawTensor, target: &RawTensor, d_output: &RawTensor, loss: &RawTensor) -> Result<()> {

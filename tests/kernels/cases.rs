@@ -268,7 +268,7 @@ fn show_activated(d: &Dims) -> String {
 
 fn show_normed(d: &Dims) -> String {
     let kind = if d.rank < 3 { "layer" } else { "RMS" };
-    format!("{}×{} {kind}{}", d.tokens, d.in_features, if d.rank % 2 == 0 { " with bias" } else { "" })
+    format!("{}×{} {kind}{}", d.tokens, d.in_features, if d.rank.is_multiple_of(2) { " with bias" } else { "" })
 }
 
 fn show_step(d: &Dims) -> String {
@@ -611,7 +611,7 @@ fn normed(d: Dims, rng: &mut Rng) -> [Given; 2] {
 fn norm(d: Dims, rng: &mut Rng) -> Case {
     let [weight, x] = normed(d, rng);
     let bias = given(rng, &[d.in_features]);
-    let (centered, has_bias) = (d.rank < 3, d.rank % 2 == 0);
+    let (centered, has_bias) = (d.rank < 3, d.rank.is_multiple_of(2));
     let sums = reference::nn::norm(&weight.f64(), has_bias.then_some(&bias.f64()), &x.f64(), centered, EPS.into());
     case(
         [weight, bias, x, unset(&[d.tokens, d.in_features])],
@@ -659,7 +659,7 @@ pub fn state(step: u32, [lr, inv_bias1, inv_sqrt_bias2]: [f64; 3], factor: f32, 
     Given::new(&[8], data)
 }
 
-/// The second third learns faster, and the last element.
+/// All but the first third learn faster.
 fn group(len: usize) -> LrRatio {
     LrRatio { from: len / 3, ratio: RATIO }
 }

@@ -26,8 +26,9 @@ struct Params {
     len: u32,
 }
 
-/// Records the sum over all elements of the binary cross-entropy of logits `output` with `targets` in [0, 1], added to `totals [2]` with their number where
-/// `accumulate`, else in its place, and its gradient into `d_output`; `output`, `targets` and `d_output` of one shape.
+/// Records the sum over all elements of the binary cross-entropy of logits `output` with `targets` in [0, 1], added to
+/// `totals [2]` with their number where `accumulate`, else in its place, and its gradient into `d_output`; `output`,
+/// `targets` and `d_output` of one shape.
 pub fn record(
     rec: &Recording,
     output: &Tensor,

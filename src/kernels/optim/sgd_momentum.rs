@@ -26,6 +26,7 @@ struct Params {
 }
 
 /// Records one update of `param` and `velocity` by `grad`, all of one shape, with the learning rate in `state [8]`.
+#[allow(clippy::too_many_arguments)]
 pub fn record(
     rec: &Recording,
     grad: &Tensor,

@@ -292,7 +292,11 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
         refused(what, result, "shape", &[&format!("{name}: expected"), "got"]);
     }
     let layer = layer(&gpu, "layer");
+    let too_early = layer.backward(&rec, &t(&[3, 4]), &t(&[3, 5]), None);
+    refused("backward before forward", too_early, "invalid-argument", &["x", "forward pass", "3 tokens"]);
     refused("forward", layer.forward(&rec, &t(&[3, 5])), "shape", &["x", "4", "5"]);
+    let earlier = Recording::new(&gpu);
+    layer.forward(&earlier, &t(&[3, 4])).unwrap();
     refused("backward", layer.backward(&rec, &t(&[3, 4]), &t(&[2, 5]), None), "shape", &["d_output"]);
     refused("backward", layer.backward(&rec, &t(&[3, 4]), &t(&[3, 5]), Some(&t(&[3, 5]))), "shape", &["d_input"]);
     refused("a and b", LoraWeight::from_tensors(t(&[2, 4]), t(&[5, 3])), "shape", &["b", "2", "3"]);

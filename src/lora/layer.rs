@@ -134,7 +134,7 @@ impl LoraLinear {
         let (_, h, dh) = self.activations(tokens)?;
         let last = self.workspace.borrow().as_ref().map_or(0, |w| w.tokens);
         if last != tokens {
-            let expected = format!("the {last} tokens of the layer's last forward pass");
+            let expected = format!("the layer's last forward pass to be of as many tokens, it was of {last}");
             return Err(Error::argument("x", &expected, format!("{tokens} tokens")));
         }
         rec.all_or_nothing(|| {

@@ -299,3 +299,50 @@ test("a page without WebGPU gets a LoraError", () => onPage(browser, `${server.u
   assert.match(message, /Chrome/);
   errors.splice(0, errors.length, ...errors.filter((text) => !text.includes("no WebGPU"))); // bare.html's own request
 }));
+
+inPage("a layer's adapter and gradients are a LoraWeight and a LoraGrad; a bias does not hide an error", async () => {
+  const [T, I, O, rank] = [4, 6, 5, 2];
+  const options = { inFeatures: I, outFeatures: O, rank, weight: numbers(I * O, 1), bias: numbers(O, 2) };
+  const layer = new LoraLinear(gpu, options);
+  layer.b.write(numbers(O * rank, 3));
+  const x = tensor("x", [T, I], numbers(T * I, 4)), dOutput = tensor("dOutput", [T, O], numbers(T * O, 5));
+  const [h, dh] = [tensor("h", [T, rank]), tensor("dh", [T, rank])];
+  const grad = new LoraGrad(gpu, layer.weight);
+  const rec = gpu.record();
+  layer.forward(rec, x);
+  layer.backward(rec, { x, dOutput });
+  rec.projectA({ weight: layer.weight, x, h });
+  rec.loraBackward({ weight: LoraWeight.from(gpu, { a: layer.a, b: layer.b }), dOutput, x, h, dh, grad, scale: layer.scaling });
+  await rec.submit();
+  const [own, byHand] = await Promise.all([layer.grad.b.read(), grad.b.read()]);
+  const big = await failure(() => new LoraLinear(gpu, { ...options, rank: 2 ** 31 }));
+  layer.forward(gpu.record(), tensor("more", [T + 1, I]));
+  const stale = await failure(() => layer.backward(gpu.record(), { x, dOutput }));
+  const labels = new Tensor(gpu, { shape: [2], data: new Int32Array([3, -100]) });
+  return { own: Array.from(own), byHand: Array.from(byHand), big, stale, labels: Array.from(await labels.readIntegers()), floats: await failure(() => labels.read()) };
+}, ({ own, byHand, big, stale, labels, floats }) => {
+  assert.ok(own.some((value) => value !== 0));
+  assert.deepEqual(own, byHand);
+  assert.equal(big.code, "limit");
+  assert.equal(stale.code, "invalid-argument", "the forward pass of other tokens took its place");
+  assert.deepEqual(labels, [3, -100]);
+  assert.equal(floats.code, "invalid-argument");
+});
+
+inPage("a logit of −∞ is a class of probability 0, and a label out of range trains nothing", async () => {
+  const logits = tensor("logits", [2, 3], [0.5, -Infinity, 0.5, 1, 2, 3]);
+  const dOutput = tensor("dOutput", [2, 3]), loss = tensor("loss", [1]);
+  const run = async (labels) => {
+    const rec = gpu.record();
+    rec.crossEntropy({ output: logits, target: new Tensor(gpu, { shape: [2], data: new Int32Array(labels) }), dOutput, loss });
+    await rec.submit();
+    return { loss: (await loss.read())[0], gradient: Array.from(await dOutput.read()) };
+  };
+  return { good: await run([0, -100]), bad: await run([3, 0]), options: await failure(() => crossEntropy({ ignore_index: 0 })) };
+}, ({ good, bad, options }) => {
+  assert.ok(Math.abs(good.loss - Math.log(2)) < 1e-6);
+  assert.deepEqual(good.gradient.map((value) => Math.round(value * 1e6) / 1e6), [-0.5, 0, 0.5, 0, 0, 0]);
+  assert.equal(Number.isFinite(bad.loss), false);
+  assert.ok(bad.gradient.some((value) => !Number.isFinite(value)));
+  assert.equal(options.code, "unknown-option");
+});

@@ -184,3 +184,67 @@ inPage("a resumed training has the bits of one that was not interrupted", async 
   assert.deepEqual([truncated, garbage, text, foreign], ["checkpoint", "checkpoint", "invalid-argument", "checkpoint"]);
   assert.ok(Number.isFinite(usable));
 });
+
+inPage("a trainer knows when an adapter is switched off, and frees its tensors", async () => {
+  const layers = network();
+  const start = gpu.memory();
+  const t = trainer(layers);
+  await collect(t.train(batches, { epochs: 3 }));
+  const on = await t.evaluate(batches);
+  layers[0].enabled = layers[2].enabled = false;
+  const off = await t.evaluate(batches);
+  layers[0].enabled = layers[2].enabled = true;
+  const again = await t.evaluate(batches);
+  for (let tokens = 1; tokens <= 12; tokens++) await t.step({ x: new Float32Array(6 * tokens), target: new Float32Array(5 * tokens) });
+  t.dispose();
+  for (const layer of [layers[0], layers[2]]) layer.dispose();
+  return { on, off, again, start: start.bytes, end: gpu.memory().bytes, code: await code(t.step(batches[0])) };
+}, ({ on, off, again, start, end, code }) => {
+  assert.notEqual(on, off);
+  assert.equal(on, again);
+  assert.ok(end < start, `${start} → ${end}: the trainer's tensors are freed, then the layers'`);
+  assert.equal(code, "disposed");
+});
+
+inPage("calls queue, and dispose() waits for those under way", async () => {
+  const t = trainer();
+  const records = await Promise.all([t.step(batches[0]), t.step(batches[1]), t.evaluate(batches), t.step(batches[2])]);
+  const last = t.step(batches[3]);
+  await Promise.resolve();
+  t.dispose();
+  const waited = await code(last);
+  const other = await L.Gpu.request();
+  const tensor = new L.Tensor(other, { shape: [3], data: new Float32Array([1, 2, 3]) });
+  const [reading, recording] = [tensor.read(), other.record().submit()];
+  other.dispose();
+  return { steps: [records[0], records[1], records[3]].map((r) => r.step), waited, read: Array.from(await reading), submitted: await code(recording) };
+}, (result) => assert.deepEqual(result, { steps: [1, 2, 3], waited: "success", read: [1, 2, 3], submitted: "success" }));
+
+inPage("an abort does not wait for a source that hangs", async () => {
+  const controller = new AbortController();
+  let returned = false;
+  async function* hangs() {
+    try {
+      yield* batches;
+      await new Promise(() => {});
+    } finally {
+      returned = true;
+    }
+  }
+  const training = collect(trainer().train(hangs(), { signal: controller.signal, logEvery: 4, inFlight: 1 }));
+  setTimeout(() => controller.abort(), 300);
+  return (await training).length;
+}, (records) => assert.equal(records, 1));
+
+inPage("a checkpoint of another network or other hyper-parameters is refused", async () => {
+  const state = await trainer().saveState();
+  const load = (layers, more) => code((async () => trainer(layers, more).loadState(state))());
+  const [fc1, , fc2] = network();
+  return {
+    same: await load(),
+    activation: await load([fc1, L.relu(), fc2]),
+    clipped: await load(network(), { maxGradNorm: 1 }),
+    ratio: await load(network(), { optimizer: L.adamw({ lr: 0.02, weightDecay: 0, lrRatioB: 4 }) }),
+    rate: await load(network(), { optimizer: L.adamw({ lr: 0.01, weightDecay: 0 }) }),
+  };
+}, (result) => assert.deepEqual(result, { same: "success", activation: "checkpoint", clipped: "checkpoint", ratio: "checkpoint", rate: "success" }));

@@ -56,7 +56,7 @@ async function alone(url) {
       continue;
     }
     if (!head) {
-      say(`Chromium ${r.chromium}, adapter ${[r.info.vendor, r.info.architecture, r.info.description].filter(Boolean).join(" ")}, flags ${FLAGS.join(" ")}`);
+      say(`Chromium ${r.chromium}, adapter ${[r.adapter.vendor, r.adapter.architecture, r.adapter.description].filter(Boolean).join(" ")}, flags ${FLAGS.join(" ")}`);
       say("One step: forward, mean squared error, backward with the input gradient, AdamW; new inputs each step; no read-back.\n");
       console.log("tokens, in, out, rank    first step   median step (min to max)         dispatches submits  uploaded a step (inputs)       made  GPU memory");
       head = true;

@@ -56,7 +56,7 @@ export async function bench({ tokens, inFeatures, outFeatures, rank, steps }) {
     bytes,
     buffers,
     loss: (await loss.read())[0],
-    info: gpu.info,
+    adapter: gpu.info,
   };
   gpu.dispose();
   return report;

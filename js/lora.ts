@@ -89,8 +89,7 @@ export class LoraGrad {
 
   /** Records zeros into both gradients. */
   zero(rec: Recording): void {
-    rec.zero(this.a);
-    rec.zero(this.b);
+    this.#raw.zero(unwrap<RawRecording>("rec", Recording, rec));
   }
 
   /** Frees the GPU memory. Idempotent. */

@@ -120,7 +120,7 @@ export class Trainer {
       const batches = Array.isArray(batch) ? (batch as Batch[]) : [batch as Batch];
       const began = performance.now();
       const before = this.#raw.attempts();
-      const { submitted, tokens } = this.#submit(batches);
+      const { submitted, tokens } = await this.#submit(batches);
       await submitted;
       const record = await this.#record(before, 0, tokens, began);
       if (!record) throw new LoraError("device-lost", "the step left no record");
@@ -169,8 +169,9 @@ export class Trainer {
         return record;
       };
       const resume = this.#resume ?? { epoch: 0, batch: 0 };
-      this.#resume = undefined;
+      let current = resume.epoch;
       for (let epoch = resume.epoch; epoch < epochs; epoch++) {
+        current = epoch;
         const start = epoch === resume.epoch ? resume.batch : 0;
         const source = typeof batches === "function" ? batches(epoch, start) : batches;
         const skip = typeof batches === "function" ? 0 : start;
@@ -180,7 +181,8 @@ export class Trainer {
         for await (const window of windows(until(signal, iterate("batches", source)), skip, this.#accumulation)) {
           if (signal?.aborted) break;
           seen += window.length;
-          const step = this.#submit(window);
+          const step = await this.#submit(window);
+          this.#resume = undefined;
           this.#position = { epoch, batch: seen };
           tokens += step.tokens;
           const done = Promise.all([step.submitted, this.#gpu.finished()]);
@@ -205,7 +207,7 @@ export class Trainer {
         if (seen === 0) throw new LoraError("invalid-argument", `batches: expected at least one batch in epoch ${epoch}, got none`);
         this.#position = { epoch: epoch + 1, batch: 0 };
       }
-      const record = await take(epochs - 1);
+      const record = await take(current);
       if (record) yield record;
     } finally {
       await Promise.allSettled(running);
@@ -285,8 +287,11 @@ export class Trainer {
     const totals: Promise<Float32Array>[] = [];
     for await (const batch of iterate("batches", batches)) {
       const { plan } = this.#load(batch);
-      totals.push(this.#raw.evaluate(plan) as Promise<Float32Array>);
+      const total = this.#raw.evaluate(plan) as Promise<Float32Array>;
       plan.free();
+      total.catch(() => {}); // awaited below, in order
+      totals.push(total);
+      await totals.at(-4); // a few run ahead
     }
     let [sum, count] = [0, 0];
     for (const [partSum = 0, partCount = 0] of await Promise.all(totals)) [sum, count] = [sum + partSum, count + partCount];
@@ -310,31 +315,29 @@ export class Trainer {
     return { plan, tokens };
   }
 
-  #submit(batches: Batch[]): { submitted: Promise<unknown>; tokens: number } {
+  async #submit(batches: Batch[]): Promise<{ submitted: Promise<unknown>; tokens: number }> {
     if (batches.length === 0) throw new LoraError("invalid-argument", "batch: expected at least one batch, got none");
     const only = batches.length === 1 ? batches[0] : undefined;
     if (only) {
       const { plan, tokens } = this.#load(only);
       const submitted = this.#raw.step(plan) as Promise<unknown>;
       plan.free();
+      submitted.catch(() => {}); // the caller's to await
       return { submitted, tokens };
     }
     // Gradients and totals start from zero, so that a window which a bad batch ended leaves nothing behind.
-    const parts: Promise<unknown>[] = [this.#raw.beginWindow()];
+    await this.#raw.beginWindow();
     let tokens = 0;
-    try {
-      for (const batch of batches) {
-        const loaded = this.#load(batch);
-        tokens += loaded.tokens;
-        parts.push(this.#raw.microStep(loaded.plan));
-        loaded.plan.free();
-      }
-    } catch (error) {
-      parts.forEach((part) => part.catch(() => {}));
-      throw error;
+    for (const batch of batches) {
+      const loaded = this.#load(batch);
+      tokens += loaded.tokens;
+      const submitted = this.#raw.microStep(loaded.plan) as Promise<unknown>;
+      loaded.plan.free();
+      await submitted; // no update where a part of it failed
     }
-    parts.push(this.#raw.endWindow());
-    return { submitted: Promise.all(parts), tokens };
+    const submitted = this.#raw.endWindow() as Promise<unknown>;
+    submitted.catch(() => {}); // the caller's to await
+    return { submitted, tokens };
   }
 
   async #record(from: number, epoch: number, tokens: number, began: number): Promise<StepRecord | undefined> {

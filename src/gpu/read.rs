@@ -35,7 +35,12 @@ pub(crate) fn read<T, F: FnOnce(&wgpu::BufferView) -> T>(
             .map(|view| take(&view))
             .map_err(|e| Error::Validation(format!("tensor `{label}`: {e}")))?;
         staging.unmap();
-        gpu.0.staging.borrow_mut().push(staging);
+        let mut pool = gpu.0.staging.borrow_mut();
+        // A pool of other sizes would only grow: keep the newest few.
+        if pool.len() >= 8 {
+            pool.remove(0).destroy();
+        }
+        pool.push(staging);
         Ok(value)
     }
 }
@@ -68,10 +73,6 @@ fn take_staging(gpu: &Gpu, size: u64) -> wgpu::Buffer {
     let best = (0..pool.len()).filter(|&i| fits(&pool[i])).min_by_key(|&i| pool[i].size());
     if let Some(i) = best {
         return pool.swap_remove(i);
-    }
-    // A pool of other sizes would only grow: keep the newest few.
-    if pool.len() >= 8 {
-        pool.remove(0).destroy();
     }
     gpu.count(|s| s.buffers_created += 1);
     gpu.device().create_buffer(&wgpu::BufferDescriptor {

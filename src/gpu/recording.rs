@@ -31,6 +31,11 @@ impl Submission {
         Submission(Box::pin(std::future::ready(Err(error))))
     }
 
+    /// Does `work` where the submit fails.
+    pub(crate) fn or_else(self, work: impl FnOnce() + 'static) -> Submission {
+        Submission(Box::pin(async move { self.await.inspect_err(|_| work()) }))
+    }
+
     /// Several submits as one; the first error counts.
     pub(crate) fn all(submissions: Vec<Submission>) -> Submission {
         Submission(Box::pin(async move {

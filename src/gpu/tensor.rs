@@ -49,7 +49,9 @@ pub(crate) struct Storage {
     pub buffer: wgpu::Buffer,
     gpu: Weak<Inner>,
     destroyed: Cell<bool>,
-    /// What the GPU process said of its creation, if that failed.
+    /// Whether the GPU process has said that it could be made.
+    confirmed: Rc<Cell<bool>>,
+    /// What it said, if that failed.
     pub failure: Rc<RefCell<Option<Error>>>,
 }
 
@@ -76,10 +78,12 @@ impl Storage {
         });
         let outcome = scope.close(label);
         let failure = Rc::new(RefCell::new(None));
-        let slot = failure.clone();
+        let confirmed = Rc::new(Cell::new(false));
+        let (slot, done) = (failure.clone(), confirmed.clone());
         detach(async move {
-            if let Err(error) = outcome.await {
-                *slot.borrow_mut() = Some(error);
+            match outcome.await {
+                Ok(()) => done.set(true),
+                Err(error) => *slot.borrow_mut() = Some(error),
             }
         });
         let mut memory = gpu.memory();
@@ -88,7 +92,7 @@ impl Storage {
         gpu.0.memory.set(memory);
         gpu.count(|s| s.buffers_created += 1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Ok(Rc::new(Storage { id, buffer, gpu: Rc::downgrade(&gpu.0), destroyed: Cell::new(false), failure }))
+        Ok(Rc::new(Storage { id, buffer, gpu: Rc::downgrade(&gpu.0), destroyed: Cell::new(false), confirmed, failure }))
     }
 
     /// Frees the buffer, whoever still has a tensor in it. Idempotent.
@@ -246,6 +250,11 @@ impl Tensor {
         self.0.place.take();
     }
 
+    /// Whether its buffer could not be made, as far as is known by now.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.0.place.borrow().as_ref().is_some_and(|place| place.storage.failure.borrow().is_some())
+    }
+
     /// Frees the whole buffer that it lies in, also for other tensors there.
     pub(crate) fn destroy_storage(&self) {
         if let Some(place) = self.0.place.take() {
@@ -317,18 +326,24 @@ impl Tensor {
     }
 
     fn write_bytes(&self, dtype: DType, len: usize, data: &[u8]) -> Result<()> {
-        let (buffer, offset) = self.begin_write(dtype, len)?;
-        self.gpu().queue().write_buffer(&buffer, offset, data);
-        Ok(())
+        self.upload(dtype, len, |buffer, offset| self.gpu().queue().write_buffer(buffer, offset, data))
     }
 
-    /// Checks and counts a write of all elements: where it goes.
-    pub(crate) fn begin_write(&self, dtype: DType, len: usize) -> Result<(wgpu::Buffer, u64)> {
+    /// Checks and counts a write of all elements, and lets `work` do it at an offset of a buffer. A write into a buffer
+    /// that turns out not to have been made fails with it, at whatever is awaited next.
+    pub(crate) fn upload<T>(&self, dtype: DType, len: usize, work: impl FnOnce(&wgpu::Buffer, u64) -> T) -> Result<T> {
         self.expect_dtype(dtype)?;
         check_length(self.label(), self.len() as u64, len)?;
-        let place = self.place()?;
+        let Place { storage, offset } = self.place()?;
         self.gpu().count(|s| s.uploaded_bytes += self.bytes());
-        Ok((place.storage.buffer.clone(), place.offset))
+        if storage.confirmed.get() {
+            return Ok(work(&storage.buffer, offset));
+        }
+        let scope = self.gpu().scope();
+        let result = work(&storage.buffer, offset);
+        let outcome = scope.close(self.label());
+        detach(async move { drop(outcome.await) });
+        Ok(result)
     }
 
     /// Reads all elements, as they are after the work submitted so far; integers by their bits.

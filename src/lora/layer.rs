@@ -173,7 +173,8 @@ impl LoraLinear {
     fn activations(&self, tokens: usize) -> Result<(Tensor, Tensor, Tensor)> {
         self.weight.a.place()?;
         let mut slot = self.workspace.borrow_mut();
-        if slot.as_ref().is_none_or(|w| w.output.shape()[0] < tokens) {
+        let failed = |w: &Workspace| [&w.output, &w.h, &w.dh].into_iter().any(Tensor::has_failed);
+        if slot.as_ref().is_none_or(|w| w.output.shape()[0] < tokens || failed(w)) {
             let zeros = |label, columns| Tensor::zeros(&self.gpu, label, &[tokens, columns]);
             *slot = Some(Workspace {
                 tokens: 0,

@@ -243,7 +243,7 @@ fn check(options: &OptimizerOptions) -> Result<()> {
     };
     not_negative("lrRatioB", options.lr_ratio_b)?;
     if let Some(norm) = options.max_grad_norm
-        && !(norm > 0.0 && (norm as f32).is_finite())
+        && !(norm as f32 > 0.0 && (norm as f32).is_finite())
     {
         return Err(Error::argument("maxGradNorm", "a finite number above 0", show_number(norm)));
     }
@@ -255,7 +255,9 @@ fn check(options: &OptimizerOptions) -> Result<()> {
         OptimizerKind::AdamW(options) => {
             fraction("beta1", options.beta1)?;
             fraction("beta2", options.beta2)?;
-            not_negative("eps", options.eps)?;
+            if !(options.eps as f32 > 0.0 && (options.eps as f32).is_finite()) {
+                return Err(Error::argument("eps", "a finite number above 0 in float32", show_number(options.eps)));
+            }
             not_negative("weightDecay", options.weight_decay)?;
             if bias_rows(options) > MAX_BIAS_ROWS {
                 return Err(Error::argument(

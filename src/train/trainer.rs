@@ -50,8 +50,8 @@ pub struct Trainer {
     loss: Loss,
     optimizer: Optimizer,
     /// By tokens; the newest last.
-    plans: RefCell<Vec<Rc<Plan>>>,
-    attempts: Cell<u64>,
+    plans: Rc<RefCell<Vec<Rc<Plan>>>>,
+    attempts: Rc<Cell<u64>>,
     /// Around the micro-batches of one step: zeros into gradients and totals; the update.
     window: [Recording; 2],
 }
@@ -91,8 +91,8 @@ impl Trainer {
             network,
             loss,
             optimizer,
-            plans: RefCell::default(),
-            attempts: Cell::new(0),
+            plans: Rc::default(),
+            attempts: Rc::default(),
         })
     }
 
@@ -172,7 +172,12 @@ impl Trainer {
         match rec.try_submit() {
             Ok(submission) => {
                 self.attempts.set(self.attempts.get() + 1);
-                submission
+                let (attempts, plans) = (self.attempts.clone(), self.plans.clone());
+                // What the GPU refused it did not run; a plan whose buffers could not be made is made anew.
+                submission.or_else(move || {
+                    attempts.set(attempts.get().saturating_sub(1));
+                    plans.take().iter().for_each(|plan| plan.destroy());
+                })
             }
             Err(error) => Submission::failed(error),
         }

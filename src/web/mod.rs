@@ -127,17 +127,18 @@ fn write(tensor: &Tensor, data: &JsValue) -> Result<()> {
     const PIECE: u32 = 4 << 20;
     let dtype = if data.is_instance_of::<Int32Array>() { DType::I32 } else { DType::F32 };
     let data: &JsArray = data.unchecked_ref();
-    let (buffer, offset) = tensor.begin_write(dtype, data.length() as usize)?;
-    let (Some(queue), Some(buffer)) = (tensor.gpu().queue().as_webgpu(), buffer.as_webgpu()) else {
-        return Err(Error::Validation("this device is not a WebGPU one".into()).into());
-    };
-    let (queue, buffer): (&JsQueue, &JsValue) = (AsRef::<JsValue>::as_ref(queue).unchecked_ref(), buffer.as_ref());
-    for start in (0..data.length()).step_by(PIECE as usize) {
-        let piece = data.subarray(start, data.length().min(start + PIECE));
-        let written = queue.write_buffer(buffer, offset as f64 + 4.0 * f64::from(start), &piece);
-        written.map_err(|_| Error::Validation(format!("tensor `{}`: the queue took no data", tensor.label())))?;
-    }
-    Ok(())
+    tensor.upload(dtype, data.length() as usize, |buffer, offset| {
+        let (Some(queue), Some(buffer)) = (tensor.gpu().queue().as_webgpu(), buffer.as_webgpu()) else {
+            return Err(Error::Validation("this device is not a WebGPU one".into()).into());
+        };
+        let (queue, buffer): (&JsQueue, &JsValue) = (AsRef::<JsValue>::as_ref(queue).unchecked_ref(), buffer.as_ref());
+        for start in (0..data.length()).step_by(PIECE as usize) {
+            let piece = data.subarray(start, data.length().min(start + PIECE));
+            let written = queue.write_buffer(buffer, offset as f64 + 4.0 * f64::from(start), &piece);
+            written.map_err(|_| Error::Validation(format!("tensor `{}`: the queue took no data", tensor.label())))?;
+        }
+        Ok(())
+    })?
 }
 
 /// A tensor.
@@ -245,6 +246,13 @@ impl RawGrad {
 
     pub fn destroy(&self) {
         self.0.destroy();
+    }
+}
+
+#[wasm_bindgen]
+impl RawGrad {
+    pub fn zero(&self, rec: &RawRecording) -> Result<()> {
+        Ok(self.0.zero(&rec.0)?)
     }
 }
 

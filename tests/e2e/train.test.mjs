@@ -248,3 +248,55 @@ inPage("a checkpoint of another network or other hyper-parameters is refused", a
     rate: await load(network(), { optimizer: L.adamw({ lr: 0.01, weightDecay: 0 }) }),
   };
 }, (result) => assert.deepEqual(result, { same: "success", activation: "checkpoint", clipped: "checkpoint", ratio: "checkpoint", rate: "success" }));
+
+inPage("a step that the GPU refuses is no attempt, updates nothing, and the next one goes on", async () => {
+  const layers = network();
+  const t = trainer(layers);
+  const before = (await t.step(batches[0])).step;
+  const b = await layers[2].b.read();
+  // Out of memory, as a device says it: the next buffers are far too large.
+  const create = GPUDevice.prototype.createBuffer;
+  const refuse = async (work) => {
+    GPUDevice.prototype.createBuffer = function (descriptor) {
+      return create.call(this, { ...descriptor, size: descriptor.size > 4096 ? 2 ** 40 : descriptor.size });
+    };
+    const result = code(work());
+    await Promise.resolve();
+    const settled = await result;
+    GPUDevice.prototype.createBuffer = create;
+    return settled;
+  };
+  const large = { x: numbers(300 * 6, 3), target: numbers(300 * 5, 4) };
+  const whole = await refuse(() => t.step(large));
+  const window = await refuse(() => t.step([batches[0], { x: numbers(301 * 6, 3), target: numbers(301 * 5, 4) }]));
+  const unchanged = (await layers[2].b.read()).every((value, i) => value === b[i]);
+  const after = await t.step(large);
+  return { before, whole, window, unchanged, step: after.step, loss: after.loss, lr: after.lr };
+}, ({ before, whole, window, unchanged, step, loss, lr }) => {
+  assert.equal(before, 1);
+  assert.ok([whole, window].every((code) => ["validation", "out-of-memory"].includes(code)), `${whole} ${window}`);
+  assert.ok(unchanged, "nothing is half-written");
+  assert.equal(step, 2);
+  assert.ok(loss > 0 && Math.abs(lr - 0.02) < 1e-8);
+});
+
+inPage("a failed start keeps the place to go on from; a view that cannot be uploaded harms nothing", async () => {
+  const first = trainer();
+  for await (const { step } of first.train(batches, { logEvery: 2, inFlight: 1 })) if (step === 2) break;
+  const second = trainer();
+  second.loadState(await first.saveState());
+  const failed = await second.train(() => { throw new Error("network"); }).next().catch((error) => error.message);
+  const asked = [];
+  await collect(second.train((...place) => { asked.push(place); return batches.slice(place[1]); }));
+  const x = new L.Tensor(gpu, { shape: [4] });
+  const resizable = new Float32Array(new ArrayBuffer(16, { maxByteLength: 64 }));
+  const codes = new Set();
+  for (let i = 0; i < 1100; i++) codes.add(await code((async () => x.write(resizable))()));
+  x.write(new Float32Array([1, 2, 3, 4]));
+  return { failed, asked, codes: [...codes], x: Array.from(await x.read()) };
+}, ({ failed, asked, codes, x }) => {
+  assert.equal(failed, "network");
+  assert.deepEqual(asked, [[0, 2]]);
+  assert.ok(codes.every((code) => ["validation", "success"].includes(code)), `${codes}`);
+  assert.deepEqual(x, [1, 2, 3, 4]);
+});

@@ -1,5 +1,6 @@
 // npm test: set-up, then the sections native, browser and e2e. One section alone: node scripts/test.mjs NAME [its own arguments].
 import { copyFileSync, existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { delimiter, dirname, join, resolve } from "node:path";
 import { build } from "./build.mjs";
 import { listing, writeIndex } from "./golden-index.mjs";
@@ -22,6 +23,7 @@ function native(...args) {
   return watch(pair.cargo, ["test", "--no-fail-fast", ...args], {
     ...pair.env,
     ...(driver && { VK_DRIVER_FILES: driver, VK_ICD_FILENAMES: driver }),
+    XDG_RUNTIME_DIR: process.env.XDG_RUNTIME_DIR ?? tmpdir(), // Mesa complains without one
     ...(golden && { LORA_GOLDEN: golden }),
   });
 }

@@ -1,4 +1,4 @@
-// The worker: a two-layer network learns what a slightly different one does. Nothing here waits for a frame, so that a
+// The worker: a two-layer network learns random targets by heart. Nothing here waits for a frame, so that a
 // hidden tab goes on.
 import { adamw, cosineSchedule, Gpu, LoraLinear, mse, tanh, Trainer } from "../../dist/index.js";
 
@@ -33,7 +33,7 @@ async function train(steps) {
     last = record;
     postMessage({ record });
   }
-  postMessage({ done: { steps: trainer.steps, loss: last.loss } });
+  postMessage({ done: { steps: trainer.steps, loss: last?.loss ?? NaN } });
   trainer.dispose();
   gpu.dispose();
 }

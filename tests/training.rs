@@ -367,3 +367,23 @@ async fn a_thousand_steps_hold_no_more_memory_than_one() {
     let made = |s: lora_webgpu::Stats| (s.buffers_created, s.bind_groups, s.pipelines);
     assert_eq!(made(after), made(before));
 }
+
+/// More lengths in one window than there are plans kept.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_window_of_many_lengths_is_one_step() {
+    let gpu = gpu().await;
+    let (linear, trainer) = regression(&gpu);
+    let data: Vec<_> = (1..=12).map(|tokens| (vec![0.5; 4 * tokens], vec![1.0; 3 * tokens])).collect();
+    let batches: Vec<_> = data.iter().map(|(x, y)| Batch { x, targets: Targets::Values(y) }).collect();
+    trainer.step(&batches).await.unwrap();
+    let record = trainer.records(0).await.unwrap()[0];
+
+    // All tokens are alike, so that one of them alone has the same mean loss and the same step.
+    let (other, trainer) = regression(&gpu);
+    trainer.step(&batches[..1]).await.unwrap();
+    let single = trainer.records(0).await.unwrap()[0];
+    assert_within("loss", &[record.loss], &[single.loss], 1e-6);
+    let (many, one) = (linear.weight().b.read().await.unwrap(), other.weight().b.read().await.unwrap());
+    assert_within("B", &many, &one, 1e-6);
+    assert!(many.iter().all(|b| *b != 0.125), "B has moved: {many:?}");
+}

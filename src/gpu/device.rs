@@ -153,7 +153,7 @@ impl Gpu {
         device.set_device_lost_callback(move |reason, message| {
             let _ = slot.set(if message.is_empty() { format!("{reason:?}") } else { message });
         });
-        // Natively wgpu panics on an error that no scope catches; all calls here are scoped, so this is for the rest.
+        // Natively wgpu panics on an error that no scope catches; nearly all calls here are scoped; this is for the rest.
         #[cfg(not(target_arch = "wasm32"))]
         device.on_uncaptured_error(Arc::new(|error| eprintln!("lora-webgpu: {error}")));
         let limits = device.limits();

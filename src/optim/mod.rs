@@ -136,8 +136,8 @@ impl Optimizer {
         Ok(optimizer)
     }
 
-    /// Records one update of all parameters from the gradients as they then are, divided by what [`Self::totals`]
-    /// counted. Gradients or a loss that are not finite leave the parameters as they are.
+    /// Records one update of all parameters from the gradients as they then are, divided by what the loss
+    /// counted, where a trainer adds it up. Gradients or a loss that are not finite leave the parameters as they are.
     pub fn step(&self, rec: &Recording) -> Result<()> {
         let options = self.options;
         let group = LrRatio { from: self.first_b, ratio: options.lr_ratio_b as f32 };

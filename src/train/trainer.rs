@@ -129,27 +129,30 @@ impl Trainer {
     /// Through the future: [`Error::Shape`] where a length differs, before anything is submitted;
     /// [`Error::InvalidArgument`] for a label out of range or no micro-batch.
     pub fn step(&self, batches: &[Batch]) -> Submission {
-        let plans = match batches.iter().map(|batch| self.check(batch)).collect::<Result<Vec<_>>>() {
-            Ok(plans) if !plans.is_empty() => plans,
-            Ok(_) => return Submission::failed(Error::argument("batches", "at least one batch", "none")),
-            Err(error) => return Submission::failed(error),
-        };
-        let load = |plan: &Plan, batch: &Batch| plan.load(batch);
-        if let ([plan], [batch]) = (plans.as_slice(), batches) {
-            return match load(plan, batch) {
-                Ok(()) => self.submit_step(plan),
-                Err(error) => Submission::failed(error),
-            };
+        match self.try_step(batches) {
+            Ok(submission) => submission,
+            Err(error) => Submission::failed(error),
         }
+    }
+
+    fn try_step(&self, batches: &[Batch]) -> Result<Submission> {
+        if let [batch] = batches {
+            let plan = self.check(batch)?;
+            plan.load(batch)?;
+            return Ok(self.submit_step(&plan));
+        }
+        if batches.is_empty() {
+            return Err(Error::argument("batches", "at least one batch", "none"));
+        }
+        batches.iter().try_for_each(|batch| self.check(batch).map(drop))?;
         let mut submissions = vec![self.begin_window()];
-        for (plan, batch) in plans.iter().zip(batches) {
-            if let Err(error) = load(plan, batch) {
-                return Submission::failed(error);
-            }
+        for batch in batches {
+            let plan = self.check(batch)?; // a window of many lengths drops plans as it goes
+            plan.load(batch)?;
             submissions.push(plan.submit_micro_step());
         }
         submissions.push(self.end_window());
-        Submission::all(submissions)
+        Ok(Submission::all(submissions))
     }
 
     /// Submits the whole step of a plan whose tensors are loaded.

@@ -29,6 +29,14 @@ export function finite(name: string, value: unknown): number {
   return value;
 }
 
+/** A seed that a float holds exactly. */
+export function seedNumber(seed: unknown): number {
+  if (!Number.isSafeInteger(seed) || (seed as number) < 0) {
+    throw new LoraError("invalid-argument", `seed: expected an integer from 0 to 2^53 − 1, got ${show(seed)}`);
+  }
+  return seed as number;
+}
+
 export function boolean(name: string, value: unknown): boolean {
   if (typeof value !== "boolean") {
     throw new LoraError("invalid-argument", `${name}: expected true or false, got ${show(value)}`);

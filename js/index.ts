@@ -24,6 +24,7 @@ export {
   type Batch,
   type Batches,
   type BatchIterable,
+  type NotFinite,
   type StepRecord,
   Trainer,
   type TrainerOptions,

@@ -1,5 +1,5 @@
 import { RawConfig, RawGrad, type RawGpu, RawLayer, type RawRecording, type RawTensor, RawWeight } from "./wasm/lora_webgpu.js";
-import { bind, boolean, checkOptions, disposable, finite, float32Array, integer, show, unwrap } from "./check.js";
+import { bind, boolean, checkOptions, disposable, finite, float32Array, integer, seedNumber, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 import { Recording } from "./recording.js";
@@ -15,21 +15,28 @@ export interface AdapterOptions {
   alpha?: number;
   /** Scale by alpha/√rank instead of alpha/rank. */
   useRslora?: boolean;
+  /** Share of the input that a trainer's steps drop before A, in [0, 1); default 0. */
+  dropout?: number;
   /** Distribution of A: uniform in ±1/√inFeatures as PEFT's, or in ±√(3/inFeatures) as Hesper's. B starts at zero. */
   init?: "peft" | "hesper";
   /** The same seed gives the same bits on every device. */
   seed?: number;
 }
-const ADAPTER_OPTIONS = ["inFeatures", "outFeatures", "rank", "alpha", "useRslora", "init", "seed"];
+const ADAPTER_OPTIONS = ["inFeatures", "outFeatures", "rank", "alpha", "useRslora", "dropout", "init", "seed"];
 
-function rawConfig({ rank, alpha = rank, useRslora = false, init = "peft", seed = 0 }: AdapterOptions): RawConfig {
+function rawConfig({ rank, alpha = rank, useRslora = false, dropout = 0, init = "peft", seed = 0 }: AdapterOptions): RawConfig {
   if (init !== "peft" && init !== "hesper") {
     throw new LoraError("invalid-argument", `init: expected "peft" or "hesper", got ${show(init)}`);
   }
-  if (!Number.isSafeInteger(seed) || seed < 0) {
-    throw new LoraError("invalid-argument", `seed: expected an integer from 0 to 2^53 − 1, got ${show(seed)}`);
-  }
-  return new RawConfig(integer("rank", rank), finite("alpha", alpha), boolean("useRslora", useRslora), init === "hesper", seed);
+  seedNumber(seed);
+  return new RawConfig(
+    integer("rank", rank),
+    finite("alpha", alpha),
+    boolean("useRslora", useRslora),
+    finite("dropout", dropout),
+    init === "hesper",
+    seed,
+  );
 }
 
 /** The adapter's matrices `a [rank, inFeatures]` and `b [outFeatures, rank]`. */

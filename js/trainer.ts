@@ -1,5 +1,5 @@
 import { type RawGpu, type RawPlan, RawTrainer } from "./wasm/lora_webgpu.js";
-import { bind, checkOptions, disposable, float32Array, integer, numbers, show, unwrap } from "./check.js";
+import { bind, checkOptions, disposable, float32Array, integer, numbers, seedNumber, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 import { type LossSpec, lossArguments } from "./loss.js";
@@ -18,6 +18,8 @@ export interface TrainerOptions {
   maxGradNorm?: number;
   /** Batches that make one step together, as one mean over all that they count; default 1. */
   gradientAccumulation?: number;
+  /** Of the layers' dropout; the same seed gives the same masks on every device. Default 0. */
+  seed?: number;
 }
 
 /** One micro-batch. */
@@ -54,6 +56,18 @@ export interface TrainOptions {
   };
 }
 
+/** Where a loss or gradient that is not finite began. */
+export interface NotFinite {
+  /** The step, from 0. */
+  step: number;
+  /** In a layer's output (the first such layer) or in the gradient of its output (the last); else nothing is known. */
+  in?: "output" | "gradient";
+  /** Which of the network's LoRA layers, from 0. */
+  layer?: number;
+  /** Its name, if it has one. */
+  name?: string;
+}
+
 /** What the steps since the last record did. */
 export interface StepRecord {
   /** Steps so far, skipped ones included. */
@@ -68,6 +82,10 @@ export interface StepRecord {
   tokensPerSecond: number;
   /** Steps among these whose loss or gradients were not finite, so that they updated nothing. */
   skipped: number;
+  /** Where that began, for each of them. */
+  notFinite: NotFinite[];
+  /** Steps among these that counted nothing, all labels being ignored: loss 0, and no update. */
+  nothingCounted: number;
   /** Mean loss over the validation batches, where they were evaluated since the last record. */
   validationLoss?: number;
 }
@@ -91,15 +109,15 @@ export class Trainer {
 
   /** Throws `shape` where a layer does not take what the one before it gives, and as {@link Optimizer}. */
   constructor(gpu: Gpu, options: TrainerOptions) {
-    checkOptions("Trainer", options, ["layers", "loss", "optimizer", "schedule", "maxGradNorm", "gradientAccumulation"]);
-    const { layers, loss, optimizer, schedule, maxGradNorm, gradientAccumulation = 1 } = options;
+    checkOptions("Trainer", options, ["layers", "loss", "optimizer", "schedule", "maxGradNorm", "gradientAccumulation", "seed"]);
+    const { layers, loss, optimizer, schedule, maxGradNorm, gradientAccumulation = 1, seed = 0 } = options;
     const rawGpu = unwrap<RawGpu>("gpu", Gpu, gpu);
     this.#accumulation = integer("gradientAccumulation", gradientAccumulation);
     const [kind, ignoreIndex, labelSmoothing] = lossArguments(loss);
     const rawOptimizer = rawOptions(optimizer, schedule, maxGradNorm);
     try {
       const modules = rawModules(rawGpu, layers, this.#made);
-      this.#raw = new RawTrainer(rawGpu, modules, kind, ignoreIndex, labelSmoothing, rawOptimizer);
+      this.#raw = new RawTrainer(rawGpu, modules, kind, ignoreIndex, labelSmoothing, rawOptimizer, seedNumber(seed));
     } catch (error) {
       this.#made.forEach((norm) => norm.destroy());
       throw error;
@@ -345,11 +363,25 @@ export class Trainer {
     const rows = log.length / 4;
     if (rows === 0) return undefined;
     const tokensPerSecond = (1000 * tokens) / (performance.now() - began);
-    let [loss, skipped] = [0, 0];
+    let [loss, nothingCounted] = [0, 0];
+    const notFinite: NotFinite[] = [];
+    const first = this.#raw.attempts() - rows;
     for (let row = 0; row < rows; row++) {
-      if (log[4 * row + 3]) skipped++;
-      else loss += log[4 * row] as number;
+      const outcome = log[4 * row + 3] as number; // as begin_step.wgsl numbers it
+      if (outcome < 2) {
+        loss += log[4 * row] as number;
+        nothingCounted += outcome;
+      } else {
+        const layer = Math.floor((outcome - 3) / 2);
+        const name = layer < 0 ? undefined : this.#raw.layerName(layer);
+        notFinite.push({
+          step: first + row,
+          ...(layer >= 0 && { in: outcome % 2 === 1 ? "output" : "gradient", layer }),
+          ...(name !== undefined && { name }),
+        });
+      }
     }
+    const skipped = notFinite.length;
     const last = log.subarray(-4);
     return {
       step: this.#raw.attempts(),
@@ -359,6 +391,8 @@ export class Trainer {
       lr: last[2] as number,
       tokensPerSecond,
       skipped,
+      notFinite,
+      nothingCounted,
     };
   }
 }

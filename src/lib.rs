@@ -20,4 +20,4 @@ pub use lora::{Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight};
 pub use loss::Loss;
 pub use nn::{Activation, Norm};
 pub use optim::{AdamW, LOG_ROWS, Optimizer, OptimizerKind, OptimizerOptions, Schedule, Sgd};
-pub use train::{Batch, Module, Network, Position, Resumed, StepRecord, Targets, Trainer};
+pub use train::{Batch, Module, Network, Origin, Outcome, Position, Resumed, StepRecord, Targets, Trainer};

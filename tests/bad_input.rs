@@ -188,11 +188,21 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
         nn::activation_grad::record(&rec, Activation::Silu, x, d_output, d_input)
     };
     let begin_step = |bias: &Tensor, totals: &Tensor, state: &Tensor, log: &Tensor| {
-        let (lr, partial_sums) = (&t(&[1]), &t(&[1]));
-        let inputs = optim::begin_step::Inputs { lr, bias, partial_sums, partials: 1, totals, max_norm: 0.0 };
+        let (lr, partial_sums, window) = (&t(&[1]), &t(&[1]), &t(&[4]));
+        let inputs = optim::begin_step::Inputs { lr, bias, partial_sums, partials: 1, totals, window, max_norm: 0.0 };
         optim::begin_step::record(&rec, inputs, state, log)
     };
+    let mask = lora::dropout::Mask { p: 0.5, seed: 0, layer: 0 };
+    let dropout = |x: &Tensor, state: &Tensor, window: &Tensor, output: &Tensor| {
+        lora::dropout::record(&rec, x, state, window, output, mask, false)
+    };
     let cases: Vec<(&str, Result<()>, &str)> = vec![
+        ("dropout", dropout(&t(&[6]), &t(&[8]), &t(&[4]), &t(&[6])), "x"),
+        ("dropout", dropout(&t(&[2, 3]), &t(&[7]), &t(&[4]), &t(&[2, 3])), "state"),
+        ("dropout", dropout(&t(&[2, 3]), &t(&[8]), &t(&[2]), &t(&[2, 3])), "window"),
+        ("dropout", dropout(&t(&[2, 3]), &t(&[8]), &t(&[4]), &t(&[3, 2])), "output"),
+        ("find_non_finite", lora::find_non_finite::record(&rec, &t(&[6]), &t(&[2]), &t(&[3]), 0), "window"),
+        ("end_micro_batch", optim::end_micro_batch::record(&rec, &t(&[2])), "window"),
         ("project_a", lora::project_a::record(&rec, &t(&[2, 4]), &t(&[3, 5]), &t(&[3, 2])), "x"),
         ("project_a", lora::project_a::record(&rec, &t(&[2, 4]), &t(&[3, 4]), &t(&[2, 3])), "h"),
         ("project_a", lora::project_a::record(&rec, &t(&[8]), &t(&[3, 4]), &t(&[3, 2])), "a"),

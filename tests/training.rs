@@ -9,7 +9,7 @@ use common::files::{File, given, json, list};
 use common::{bits, gpu, refused, say};
 use lora_webgpu::{
     Activation, AdamW, Batch, FrozenLinear, Gpu, LoraConfig, LoraLinear, Loss, Module, Network, OptimizerKind,
-    OptimizerOptions, Recording, Schedule, Sgd, Targets, Tensor, Trainer,
+    OptimizerOptions, Origin, Outcome, Recording, Schedule, Sgd, Targets, Tensor, Trainer,
 };
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
 
@@ -316,7 +316,7 @@ async fn steps_that_are_not_finite_are_skipped() {
     step(good).await;
     assert_ne!(bits(&linear.weight().a.read().await.unwrap()), bits(&before));
     let records = trainer.records(0).await.unwrap();
-    assert_eq!(records.iter().map(|r| r.skipped).collect::<Vec<_>>(), [false, true, true, false]);
+    assert_eq!(records.iter().map(|r| r.skipped()).collect::<Vec<_>>(), [false, true, true, false]);
 
     // The same two good steps without the bad ones between give the same bits.
     let (other, trainer) = regression(&gpu);
@@ -338,7 +338,7 @@ async fn a_batch_without_labels_updates_nothing() {
         Trainer::new(&gpu, Network::new(vec![Module::Linear(linear.clone())]).unwrap(), loss, options).unwrap();
     trainer.step(&[Batch { x: &[1.0; 8], targets: Targets::Labels(&[-100, -100]) }]).await.unwrap();
     let record = trainer.records(0).await.unwrap()[0];
-    assert_eq!((record.loss, record.skipped), (0.0, false));
+    assert_eq!((record.loss, record.outcome), (0.0, Outcome::NothingCounted));
     assert_eq!(linear.weight().a.read().await.unwrap(), [0.25; 4]);
 
     let bad = trainer.step(&[Batch { x: &[1.0; 8], targets: Targets::Labels(&[0, 3]) }]).await;
@@ -386,4 +386,148 @@ async fn a_window_of_many_lengths_is_one_step() {
     let (many, one) = (linear.weight().b.read().await.unwrap(), other.weight().b.read().await.unwrap());
     assert_within("B", &many, &one, 1e-6);
     assert!(many.iter().all(|b| *b != 0.125), "B has moved: {many:?}");
+}
+
+/// The first layer whose output is not finite, or the last whose gradient is not.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_skipped_step_says_where_it_began() {
+    let gpu = gpu().await;
+    let config = LoraConfig::new(1, 1.0);
+    let chain = |weights: [f32; 3]| {
+        let layers = weights.map(|w| layer(&gpu, "fc", &[w; 4], None, &[0.25; 2], &[0.125; 2], config));
+        let network = Network::new(layers.into_iter().map(Module::Linear).collect()).unwrap();
+        Trainer::new(&gpu, network, Loss::Mse, OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 0.1)).unwrap()
+    };
+    let outcome = async |trainer: &Trainer, x: [f32; 2], target: f32| {
+        trainer.step(&[Batch { x: &x, targets: Targets::Values(&[target; 2]) }]).await.unwrap();
+        trainer.records(trainer.attempts() - 1).await.unwrap()[0].outcome
+    };
+    let trainer = chain([1.0, 3e38, 1.0]);
+    assert_eq!(outcome(&trainer, [1.0; 2], 1.0).await, Outcome::NotFinite(Some(Origin::Output(1))));
+    assert_eq!(outcome(&trainer, [f32::NAN, 0.0], 1.0).await, Outcome::NotFinite(Some(Origin::Output(0))));
+    let trainer = chain([1.0, 1.0, 1.0]);
+    assert_eq!(outcome(&trainer, [1.0; 2], f32::INFINITY).await, Outcome::NotFinite(Some(Origin::Gradient(2))));
+    assert_eq!(outcome(&trainer, [1.0; 2], 1.0).await, Outcome::Updated);
+}
+
+/// A layer of 64 → 64 with the values of its dropout visible: W = 0, A = 1 and B = 1 in one row and column each.
+fn dropping(gpu: &Gpu, p: f64, seed: u64) -> (Rc<LoraLinear>, Trainer) {
+    let config = LoraConfig { dropout: p, ..LoraConfig::new(1, 1.0) };
+    let linear = layer(gpu, "fc", &[0.0; 64], None, &[1.0; 64], &[1.0], config);
+    let network = Network::new(vec![Module::Linear(linear.clone())]).unwrap();
+    let options = OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 1.0);
+    (linear, Trainer::new(gpu, network, Loss::Mse, options).unwrap().with_seed(seed))
+}
+
+/// The gradient of A shows the mask, since y = Σᵢ mᵢ·xᵢ/(1−p) and the learning rate is 1: dA = 2·(y − target)·m⊙x/(1−p).
+/// The mask of a step is the reference's for its seed, step, micro-batch and layer; evaluation drops nothing.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn dropout_is_a_function_of_seed_step_and_micro_batch() {
+    let gpu = gpu().await;
+    let p = 0.25;
+    let x = [0.5; 64];
+    let batch = Batch { x: &x, targets: Targets::Values(&[-1.0]) };
+    for seed in [3, 3 << 40] {
+        let (linear, trainer) = dropping(&gpu, p, seed);
+        let kept = |step, micro_batch| {
+            let draw = reference::lora::Draw { p, seed, step, micro_batch, layer: 0 };
+            (0..64).map(|column| f64::from(u8::from(reference::lora::is_kept(draw, 0, column)))).collect::<Vec<_>>()
+        };
+        assert_ne!(kept(0, 0), kept(1, 0));
+        assert_ne!(kept(0, 0), kept(0, 1));
+        assert!((trainer.evaluate(&batch).await.unwrap() - 33.0 * 33.0).abs() < 1e-3);
+        for (step, micro_batches) in [(0, 1), (1, 3), (2, 1)] {
+            let start = [vec![1.0; 64], vec![1.0]];
+            linear.weight().a.write(&start[0]).unwrap();
+            linear.weight().b.write(&start[1]).unwrap();
+            trainer.step(&vec![batch; micro_batches]).await.unwrap();
+            let mut expected = vec![1.0; 64];
+            let mut losses = 0.0;
+            for micro_batch in 0..micro_batches {
+                let mask = kept(step, micro_batch as u32);
+                let y: f64 = mask.iter().map(|m| m * 0.5 / (1.0 - p)).sum();
+                losses += (y + 1.0) * (y + 1.0) / micro_batches as f64;
+                for (a, m) in expected.iter_mut().zip(mask) {
+                    *a -= 2.0 * (y + 1.0) * m * 0.5 / (1.0 - p) / micro_batches as f64;
+                }
+            }
+            let expected: Vec<f32> = expected.iter().map(|v| *v as f32).collect();
+            assert_within("A", &linear.weight().a.read().await.unwrap(), &expected, 2e-5);
+            let record = trainer.records(step.into()).await.unwrap()[0];
+            assert_within("loss", &[record.loss], &[losses as f32], 1e-5 * losses);
+        }
+    }
+}
+
+/// What comes back through a layer with dropout is the derivative of what it gave: the layer below learns as central
+/// differences of the loss say, the mask staying the same while the step does.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn the_gradient_goes_through_dropout() {
+    let gpu = gpu().await;
+    let mut rng = common::Rng(11);
+    let (w, a, b) = (rng.numbers(35), rng.numbers(15), rng.numbers(21));
+    let [w2, a2, b2] = [rng.numbers(14), rng.numbers(14), rng.numbers(4)];
+    let (x, targets) = (rng.numbers(15), rng.numbers(6));
+    let batch = Batch { x: &x, targets: Targets::Values(&targets) };
+    let build = |lr| {
+        let below = layer(&gpu, "below", &w, None, &a, &b, LoraConfig::new(3, 3.0));
+        let config = LoraConfig { dropout: 0.4, ..LoraConfig::new(2, 4.0) };
+        let above = layer(&gpu, "above", &w2, None, &a2, &b2, config);
+        let modules = vec![Module::Linear(below.clone()), Module::Linear(above)];
+        let options = OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), lr);
+        (below, Trainer::new(&gpu, Network::new(modules).unwrap(), Loss::Mse, options).unwrap().with_seed(5))
+    };
+    let (below, trainer) = build(1.0);
+    trainer.step(&[batch]).await.unwrap();
+    let after = below.weight().a.read().await.unwrap();
+    let gradient: Vec<f64> = a.iter().zip(&after).map(|(from, to)| f64::from(*from) - f64::from(*to)).collect();
+    // Along the gradient itself; with a learning rate of 0 the loss of a first step is the function to differentiate.
+    let length = norm(gradient.iter().copied());
+    let mut losses = Vec::new();
+    for h in [0.02, -0.02] {
+        let (below, trainer) = build(0.0);
+        let moved: Vec<f32> = a.iter().zip(&gradient).map(|(a, g)| (f64::from(*a) + h * g / length) as f32).collect();
+        below.weight().a.write(&moved).unwrap();
+        trainer.step(&[batch]).await.unwrap();
+        losses.push(f64::from(trainer.records(0).await.unwrap()[0].loss));
+    }
+    let slope = (losses[0] - losses[1]) / 0.04;
+    assert!((slope - length).abs() <= 1e-3 * length, "differences say {slope}, the gradient {length}");
+}
+
+/// Shares of kept elements over 64 × 1,000 draws: 4 standard deviations of a binomial distribution.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn dropout_keeps_the_share_that_it_promises() {
+    for p in [0.1, 0.5, 0.9] {
+        let draw = reference::lora::Draw { p, seed: 1, step: 0, micro_batch: 0, layer: 0 };
+        let kept = (0..1000).flat_map(|row| (0..64).map(move |column| (row, column)));
+        let share = kept.filter(|(row, column)| reference::lora::is_kept(draw, *row, *column)).count() as f64 / 64e3;
+        assert!((share - (1.0 - p)).abs() <= 4.0 * (p * (1.0 - p) / 64e3).sqrt(), "{share} at {p}");
+    }
+}
+
+/// Resumed in the middle, dropout goes on with the masks that it would have drawn.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn dropout_resumes_with_the_same_bits() {
+    let gpu = gpu().await;
+    let (x, y) = (common::Rng(2).numbers(128), common::Rng(3).numbers(2));
+    let batch = Batch { x: &x, targets: Targets::Values(&y) };
+    let (whole, trainer) = dropping(&gpu, 0.3, 9);
+    for _ in 0..2 {
+        trainer.step(&[batch, batch]).await.unwrap();
+    }
+    let saved = trainer.save_state(Default::default()).await.unwrap();
+    for _ in 0..2 {
+        trainer.step(&[batch, batch]).await.unwrap();
+    }
+    let (resumed, trainer) = dropping(&gpu, 0.3, 9);
+    assert!(!trainer.load_state(&saved).unwrap().bits_may_differ);
+    for _ in 0..2 {
+        trainer.step(&[batch, batch]).await.unwrap();
+    }
+    assert_eq!(bits(&whole.weight().a.read().await.unwrap()), bits(&resumed.weight().a.read().await.unwrap()));
+    let (_, other) = dropping(&gpu, 0.3, 8);
+    refused("another seed", other.load_state(&saved), "checkpoint", &["seed", "8", "9"]);
+    let (_, other) = dropping(&gpu, 0.2, 9);
+    refused("another dropout", other.load_state(&saved), "checkpoint", &["layers"]);
 }

@@ -1,6 +1,7 @@
 // What one update needs, computed on the GPU: the gradients' norm, whether loss and norm are finite, the learning rate and
 // the bias corrections 1/(1−β₁ᵗ) and 1/√(1−β₂ᵗ) of step t, tabulated in f64 on the CPU (a table's last row holds for all
-// later steps). A step that is not finite, or that counted nothing, is skipped: t stays.
+// later steps). A step that is not finite, or that counted nothing, is skipped: t stays. The log says what became of it:
+// 0 updated, 1 nothing counted, 2 not finite; from 3 on not finite from layer k on: 3+2k in its output, 4+2k in its gradient.
 struct Params {
     lr_rows: u32,
     bias_rows: u32,
@@ -18,13 +19,20 @@ struct State {
     attempts: u32,
     skipped: u32,
 }
+struct Window {
+    micro_batches: u32,
+    bad_output: u32,
+    bad_gradient: u32,
+    unused: u32,
+}
 @group(0) @binding(0) var<storage, read> lr: array<f32>; // [lr_rows]
 @group(0) @binding(1) var<storage, read> bias: array<f32>; // [bias_rows, 2]
 @group(0) @binding(2) var<storage, read> partial_sums: array<f32>; // [partials]: of grad²
 @group(0) @binding(3) var<storage, read> totals: array<f32>; // [2]: sum of the loss, and over how many
-@group(0) @binding(4) var<storage, read_write> state: State;
-@group(0) @binding(5) var<storage, read_write> log: array<f32>; // [log_rows, 4]: loss, norm, lr, 1 where skipped
-@group(0) @binding(6) var<uniform> params: Params;
+@group(0) @binding(4) var<storage, read> window: Window; // layer + 1 where something bad began
+@group(0) @binding(5) var<storage, read_write> state: State;
+@group(0) @binding(6) var<storage, read_write> log: array<f32>; // [log_rows, 4]: loss, norm, lr, outcome
+@group(0) @binding(7) var<uniform> params: Params;
 
 override WORKGROUP: u32 = 64;
 
@@ -68,11 +76,17 @@ fn main(@builtin(local_invocation_index) lane: u32) {
         state.step = select(step + 1, step, skip);
         state.skipped += u32(!finite);
 
+        var outcome = select(0.0, 1.0, skip);
+        if !finite {
+            let in_gradient = select(2.0, 2.0 + 2.0 * f32(window.bad_gradient), window.bad_gradient > 0);
+            outcome = select(in_gradient, 1.0 + 2.0 * f32(window.bad_output), window.bad_output > 0);
+        }
+
         let at = 4 * (state.attempts % params.log_rows);
         log[at] = loss;
         log[at + 1] = norm;
         log[at + 2] = rate;
-        log[at + 3] = f32(!finite);
+        log[at + 3] = outcome;
         state.attempts += 1;
     }
 }

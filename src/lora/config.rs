@@ -21,6 +21,8 @@ pub struct LoraConfig {
     pub alpha: f64,
     /// Scale by `alpha/√rank` instead of `alpha/rank`.
     pub use_rslora: bool,
+    /// Share of the layer's input that is dropped before `A` in training steps, in `[0, 1)`: PEFT's `lora_dropout`.
+    pub dropout: f64,
     /// Distribution of `A`.
     pub init: Init,
     /// The same seed gives the same bits everywhere.
@@ -30,7 +32,7 @@ pub struct LoraConfig {
 impl LoraConfig {
     /// PEFT's defaults for this rank and alpha.
     pub fn new(rank: usize, alpha: f64) -> LoraConfig {
-        LoraConfig { rank, alpha, use_rslora: false, init: Init::default(), seed: 0 }
+        LoraConfig { rank, alpha, use_rslora: false, dropout: 0.0, init: Init::default(), seed: 0 }
     }
 
     /// `alpha/rank`, with rsLoRA `alpha/√rank`.
@@ -47,6 +49,15 @@ impl LoraConfig {
             return Err(Error::argument("alpha", "a finite number", show_number(self.alpha)));
         }
         Ok(scaling)
+    }
+
+    /// # Errors
+    /// As [`LoraConfig::scaling`], and for a dropout outside `[0, 1)`.
+    pub fn check(&self) -> Result<()> {
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(Error::argument("dropout", "a number in [0, 1)", show_number(self.dropout)));
+        }
+        self.scaling().map(drop)
     }
 
     /// The start values of `A [rank, in_features]`.

@@ -7,4 +7,5 @@ mod weight;
 
 pub use config::{Init, LoraConfig};
 pub use layer::LoraLinear;
+pub(crate) use layer::TrainingStep;
 pub use weight::{LoraGrad, LoraWeight};

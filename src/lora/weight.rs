@@ -26,9 +26,9 @@ impl LoraWeight {
     /// `A` by the configuration's seed, `B` zero.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] as [`LoraConfig::scaling`]; [`Error::Limit`] where the rank is more than fits.
+    /// [`Error::InvalidArgument`] as [`LoraConfig::check`]; [`Error::Limit`] where the rank is more than fits.
     pub fn new(gpu: &Gpu, in_features: usize, out_features: usize, config: &LoraConfig) -> Result<LoraWeight> {
-        config.scaling()?;
+        config.check()?;
         let [a, b] = pair(gpu, "lora", ["lora_A", "lora_B"], in_features, out_features, config.rank)?;
         a.write(&config.initial_a(in_features))?;
         Ok(LoraWeight { a, b })

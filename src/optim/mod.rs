@@ -9,8 +9,10 @@ use crate::error::{Error, Result, show_number};
 use crate::gpu::{Gpu, Recording, Tensor};
 use crate::kernels::lora::save_activation;
 pub use crate::kernels::optim::AdamW;
-use crate::kernels::optim::{LrRatio, STATE_LEN, adamw, begin_step, grad_norm, sgd, sgd_momentum};
-use crate::lora::LoraLinear;
+use crate::kernels::optim::{
+    LrRatio, STATE_LEN, WINDOW_LEN, adamw, begin_step, end_micro_batch, grad_norm, sgd, sgd_momentum,
+};
+use crate::lora::{LoraLinear, TrainingStep};
 pub use schedule::Schedule;
 
 /// Hyper-parameters of SGD, as `torch.optim.SGD` names them.
@@ -72,6 +74,10 @@ pub struct Optimizer {
     log: Tensor,
     /// `[2]`: sum of the loss and of what it counts since the last step. `[0, 1]` unless a trainer adds to it.
     totals: Tensor,
+    /// `[4]`: micro-batches done since the last step, and where something that is not finite began.
+    window: Tensor,
+    /// Both of them.
+    sums: Tensor,
     /// The layers hold weak copies: a layer has one optimiser at a time.
     ownership: RefCell<Option<Rc<()>>>,
 }
@@ -105,6 +111,9 @@ impl Optimizer {
             OptimizerKind::Sgd(_) => None,
         };
         let rows = bias_table(options.kind);
+        let (sums, parts) = Tensor::arena(gpu, "sums of a step", &[("totals", &[2]), ("window", &[WINDOW_LEN])])?;
+        let [totals, window] = [parts[0].clone(), parts[1].clone()];
+        totals.write(&[0.0, 1.0])?;
         let lr = options.schedule.table(options.lr)?;
         let optimizer = Optimizer {
             first_b: params[layers.len()].place()?.offset as usize / 4,
@@ -113,7 +122,9 @@ impl Optimizer {
             lr: Tensor::from_slice(gpu, "learning rate", &[lr.len()], &lr)?,
             bias: Tensor::from_slice(gpu, "bias corrections", &[rows.len() / 2, 2], &rows)?,
             log: Tensor::zeros(gpu, "log", &[LOG_ROWS, 4])?,
-            totals: Tensor::from_slice(gpu, "totals", &[2], &[0.0, 1.0])?,
+            sums,
+            totals,
+            window,
             options,
             param,
             grad,
@@ -131,7 +142,7 @@ impl Optimizer {
             g.rebase(to_g)?;
         }
         if let Some(token) = optimizer.ownership.borrow().as_ref() {
-            layers.iter().for_each(|layer| layer.own(token));
+            layers.iter().zip(0..).for_each(|(layer, index)| layer.own(token, index));
         }
         Ok(optimizer)
     }
@@ -150,6 +161,7 @@ impl Optimizer {
                 partial_sums: &partial_sums,
                 partials,
                 totals: &self.totals,
+                window: &self.window,
                 max_norm: options.max_grad_norm.unwrap_or(0.0) as f32,
             };
             begin_step::record(rec, inputs, &self.state, &self.log)?;
@@ -190,6 +202,21 @@ impl Optimizer {
         &self.totals
     }
 
+    /// Records zeros into [`Self::totals`] and the counts beside it.
+    pub(crate) fn zero_sums(&self, rec: &Recording) -> Result<()> {
+        rec.zero(&self.sums)
+    }
+
+    /// Records that one more micro-batch of the step is done.
+    pub(crate) fn end_micro_batch(&self, rec: &Recording) -> Result<()> {
+        end_micro_batch::record(rec, &self.window)
+    }
+
+    /// What layers need to know of the step that they are part of.
+    pub(crate) fn training_step(&self, seed: u64) -> TrainingStep {
+        TrainingStep { state: self.state.clone(), window: self.window.clone(), seed }
+    }
+
     /// All that an update depends on: what a checkpoint holds, by name.
     pub(crate) fn state_tensors(&self) -> Vec<(&'static str, &Tensor)> {
         let own = [("parameters", &self.param), ("state", &self.state), ("log", &self.log)];
@@ -210,7 +237,8 @@ impl Optimizer {
         format!("{rule}, schedule {schedule:?}, maxGradNorm {clip}, lrRatioB {}", n(lr_ratio_b))
     }
 
-    /// `[LOG_ROWS, 4]`, a ring by attempt: loss, norm of the gradients before clipping, learning rate, 1 where skipped.
+    /// `[LOG_ROWS, 4]`, a ring by attempt: loss, norm of the gradients before clipping, learning rate, the
+    /// outcome as `begin_step.wgsl` numbers it.
     pub fn log(&self) -> &Tensor {
         &self.log
     }
@@ -218,7 +246,17 @@ impl Optimizer {
     /// Frees the moments; the layers keep their adapters and may join another optimiser.
     pub fn destroy(&self) {
         self.ownership.take();
-        let all = [&self.param, &self.grad, &self.state, &self.lr, &self.bias, &self.log, &self.totals];
+        let all = [
+            &self.param,
+            &self.grad,
+            &self.state,
+            &self.lr,
+            &self.bias,
+            &self.log,
+            &self.totals,
+            &self.window,
+            &self.sums,
+        ];
         all.into_iter().chain(self.moments.as_ref()).for_each(Tensor::destroy);
     }
 }

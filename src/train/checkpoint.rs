@@ -95,6 +95,7 @@ impl Trainer {
             ("layers".into(), self.network().description()),
             ("loss".into(), self.loss().name()),
             ("optimizer".into(), self.optimizer().fingerprint()),
+            ("seed".into(), self.seed().to_string()),
         ])
     }
 

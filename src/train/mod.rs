@@ -8,4 +8,4 @@ pub use checkpoint::{Position, Resumed};
 pub use network::{Module, Network};
 #[cfg(target_arch = "wasm32")]
 pub(crate) use trainer::Plan;
-pub use trainer::{Batch, StepRecord, Targets, Trainer};
+pub use trainer::{Batch, Origin, Outcome, StepRecord, Targets, Trainer};

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{Gpu, Recording, Tensor};
 use crate::kernels::lora::{add_scaled, save_activation};
 use crate::kernels::nn::{activation, activation_grad};
-use crate::lora::LoraLinear;
+use crate::lora::{LoraLinear, TrainingStep};
 use crate::nn::{Activation, Norm};
 
 /// One part of a [`Network`].
@@ -68,9 +68,13 @@ impl Network {
         fn describe(modules: &[Module]) -> String {
             let parts = modules.iter().map(|module| match module {
                 Module::Linear(layer) => {
-                    let (weight, scaling) = (layer.weight(), layer.scaling().to_bits());
+                    let weight = layer.weight();
+                    let (scaling, dropout) = (layer.scaling().to_bits(), layer.dropout().to_bits());
                     let (rows, rank, columns) = (weight.out_features(), weight.rank(), weight.in_features());
-                    format!("{}[{rows}×{rank}×{columns}, {scaling:08x}]", layer.name().unwrap_or_default())
+                    format!(
+                        "{}[{rows}×{rank}×{columns}, {scaling:08x}, {dropout:016x}]",
+                        layer.name().unwrap_or_default()
+                    )
                 }
                 Module::Activation(kind) => format!("{kind:?}"),
                 Module::Norm(norm) => norm.description(),
@@ -102,14 +106,19 @@ impl Network {
         activations(gpu, &self.modules, x, false)
     }
 
-    /// Records the forward pass.
-    pub(crate) fn forward(&self, rec: &Recording, activations: &Activations) -> Result<()> {
-        forward(rec, &self.modules, activations)
+    /// Records the forward pass; of a training step, or else without dropout.
+    pub(crate) fn forward(
+        &self,
+        rec: &Recording,
+        activations: &Activations,
+        step: Option<&TrainingStep>,
+    ) -> Result<()> {
+        forward(rec, &self.modules, activations, step)
     }
 
     /// Records the backward pass from the gradient of the output; adds to the layers' gradients.
-    pub(crate) fn backward(&self, rec: &Recording, activations: &Activations) -> Result<()> {
-        backward(rec, &self.modules, activations)
+    pub(crate) fn backward(&self, rec: &Recording, activations: &Activations, step: &TrainingStep) -> Result<()> {
+        backward(rec, &self.modules, activations, step)
     }
 }
 
@@ -201,16 +210,16 @@ fn activations(gpu: &Gpu, modules: &[Module], x: &Tensor, input_gradient: bool) 
     Ok(Activations { values, gradients, made, inner })
 }
 
-fn forward(rec: &Recording, modules: &[Module], activations: &Activations) -> Result<()> {
+fn forward(rec: &Recording, modules: &[Module], activations: &Activations, step: Option<&TrainingStep>) -> Result<()> {
     for (i, module) in modules.iter().enumerate() {
         let (x, output) = (&activations.values[i], &activations.values[i + 1]);
         match module {
-            Module::Linear(layer) => drop(layer.forward(rec, x)?),
+            Module::Linear(layer) => drop(layer.record_forward(rec, x, step)?),
             Module::Activation(kind) => activation::record(rec, *kind, x, output)?,
             Module::Norm(norm) => norm.forward(rec, x, output)?,
             Module::Residual(modules) => {
                 if let Some(inner) = &activations.inner[i] {
-                    forward(rec, modules, inner)?;
+                    forward(rec, modules, inner, step)?;
                     save_activation::record(rec, x, output)?;
                     add_scaled::record(rec, inner.output(), output, 1.0)?;
                 }
@@ -220,20 +229,20 @@ fn forward(rec: &Recording, modules: &[Module], activations: &Activations) -> Re
     Ok(())
 }
 
-fn backward(rec: &Recording, modules: &[Module], activations: &Activations) -> Result<()> {
+fn backward(rec: &Recording, modules: &[Module], activations: &Activations, step: &TrainingStep) -> Result<()> {
     for (i, module) in modules.iter().enumerate().rev() {
         let x = &activations.values[i];
         let Some(d_output) = &activations.gradients[i + 1] else { continue };
         let d_input = activations.gradients[i].as_ref();
         match (module, d_input) {
-            (Module::Linear(layer), d_input) => layer.backward(rec, x, d_output, d_input)?,
+            (Module::Linear(layer), d_input) => layer.record_backward(rec, x, d_output, d_input, Some(step))?,
             (Module::Activation(kind), Some(d_input)) => activation_grad::record(rec, *kind, x, d_output, d_input)?,
             (Module::Norm(norm), Some(d_input)) => norm.backward_input(rec, x, d_output, d_input)?,
             (Module::Activation(_) | Module::Norm(_), None) => {}
             (Module::Residual(modules), d_input) => {
                 if let Some(inner) = &activations.inner[i] {
                     save_activation::record(rec, d_output, inner.d_output()?)?;
-                    backward(rec, modules, inner)?;
+                    backward(rec, modules, inner, step)?;
                     if let (Some(d_input), Some(d_inner)) = (d_input, &inner.gradients[0]) {
                         save_activation::record(rec, d_output, d_input)?;
                         add_scaled::record(rec, d_inner, d_input, 1.0)?;

@@ -39,8 +39,60 @@ pub struct StepRecord {
     pub grad_norm: f32,
     /// The learning rate that it used.
     pub lr: f32,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+impl StepRecord {
     /// Whether loss or gradients were not finite, so that nothing was updated.
-    pub skipped: bool,
+    pub fn skipped(&self) -> bool {
+        matches!(self.outcome, Outcome::NotFinite(_))
+    }
+}
+
+/// What became of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The adapters were updated.
+    Updated,
+    /// No element or label counted: nothing to learn from, and no update.
+    NothingCounted,
+    /// Loss or gradients were not finite, so that nothing was updated; with where that began, as far as it shows.
+    NotFinite(Option<Origin>),
+}
+
+/// Where something that is not finite began: the layer by its number in [`Network::layers`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// In what this layer gave: the first with such an output.
+    Output(usize),
+    /// In the gradient of what this layer gave: the last with such a gradient.
+    Gradient(usize),
+}
+
+impl Outcome {
+    /// Its number in the log.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) fn to_log(self) -> f32 {
+        match self {
+            Outcome::Updated => 0.0,
+            Outcome::NothingCounted => 1.0,
+            Outcome::NotFinite(None) => 2.0,
+            Outcome::NotFinite(Some(Origin::Output(layer))) => 3.0 + 2.0 * layer as f32,
+            Outcome::NotFinite(Some(Origin::Gradient(layer))) => 4.0 + 2.0 * layer as f32,
+        }
+    }
+
+    /// From its number in the log (`begin_step.wgsl`).
+    fn from_log(number: f32) -> Outcome {
+        match number as usize {
+            0 => Outcome::Updated,
+            1 => Outcome::NothingCounted,
+            2 => Outcome::NotFinite(None),
+            n if n % 2 == 1 => Outcome::NotFinite(Some(Origin::Output((n - 3) / 2))),
+            n => Outcome::NotFinite(Some(Origin::Gradient((n - 4) / 2))),
+        }
+    }
 }
 
 /// Trains the adapters of a network.
@@ -48,6 +100,8 @@ pub struct Trainer {
     gpu: Gpu,
     network: Network,
     loss: Loss,
+    /// Of the dropout.
+    seed: u64,
     optimizer: Optimizer,
     /// By tokens; the newest last.
     plans: Rc<RefCell<Vec<Rc<Plan>>>>,
@@ -90,10 +144,16 @@ impl Trainer {
             gpu: gpu.clone(),
             network,
             loss,
+            seed: 0,
             optimizer,
             plans: Rc::default(),
             attempts: Rc::default(),
         })
+    }
+
+    /// With another seed of its dropout than 0; the same one gives the same masks on every device.
+    pub fn with_seed(self, seed: u64) -> Trainer {
+        Trainer { seed, ..self }
     }
 
     /// The network.
@@ -112,6 +172,10 @@ impl Trainer {
 
     pub(crate) fn loss(&self) -> Loss {
         self.loss
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
     }
 
     pub(crate) fn set_attempts(&self, attempts: u64) {
@@ -217,7 +281,7 @@ impl Trainer {
             let start = from.max(end.saturating_sub(LOG_ROWS as u64));
             let record = |attempt: u64| {
                 let row = &log[4 * (attempt as usize % LOG_ROWS)..];
-                StepRecord { attempt, loss: row[0], grad_norm: row[1], lr: row[2], skipped: row[3] != 0.0 }
+                StepRecord { attempt, loss: row[0], grad_norm: row[1], lr: row[2], outcome: Outcome::from_log(row[3]) }
             };
             Ok((start..end).map(record).collect())
         }
@@ -276,20 +340,24 @@ impl Trainer {
             Loss::Mse | Loss::BceWithLogits => Tensor::zeros(gpu, "targets", &[tokens, self.network.out_features()])?,
         };
         let activations = self.network.activations(gpu, &x)?;
-        let forward = |rec: &Recording| {
-            self.network.forward(rec, &activations)?;
+        let training = self.optimizer.training_step(self.seed);
+        let forward = |rec: &Recording, step| {
+            self.network.forward(rec, &activations, step)?;
             let (output, d_output) = (activations.output(), activations.d_output()?);
             self.loss.record_sum(rec, output, &targets, d_output, self.optimizer.totals(), true)
         };
         let [micro_step, step, evaluate] = [(); 3].map(|()| Recording::new(gpu));
-        forward(&micro_step)?;
-        self.network.backward(&micro_step, &activations)?;
+        forward(&micro_step, Some(&training))?;
+        self.network.backward(&micro_step, &activations, &training)?;
+        if self.network.layers().iter().any(|layer| layer.dropout() > 0.0) {
+            self.optimizer.end_micro_batch(&micro_step)?;
+        }
         zero(&self.optimizer, &step)?;
-        forward(&step)?;
-        self.network.backward(&step, &activations)?;
+        forward(&step, Some(&training))?;
+        self.network.backward(&step, &activations, &training)?;
         self.optimizer.step(&step)?;
-        evaluate.zero(self.optimizer.totals())?;
-        forward(&evaluate)?;
+        self.optimizer.zero_sums(&evaluate)?;
+        forward(&evaluate, None)?;
         let plan = Rc::new(Plan { tokens, enabled, x, targets, activations, micro_step, step, evaluate });
         if plans.len() >= MAX_PLANS {
             plans.remove(0).destroy();
@@ -307,7 +375,7 @@ impl Trainer {
 
 fn zero(optimizer: &Optimizer, rec: &Recording) -> Result<()> {
     optimizer.zero_grad(rec)?;
-    rec.zero(optimizer.totals())
+    optimizer.zero_sums(rec)
 }
 
 impl Plan {

@@ -264,10 +264,17 @@ pub struct RawConfig(LoraConfig);
 impl RawConfig {
     /// `seed` is an integer of at most 53 bits.
     #[wasm_bindgen(constructor)]
-    pub fn new(rank: u32, alpha: f64, use_rslora: bool, hesper_init: bool, seed: f64) -> Result<RawConfig> {
+    pub fn new(
+        rank: u32,
+        alpha: f64,
+        use_rslora: bool,
+        dropout: f64,
+        hesper_init: bool,
+        seed: f64,
+    ) -> Result<RawConfig> {
         let init = if hesper_init { Init::Hesper } else { Init::Peft };
-        let config = LoraConfig { rank: rank as usize, alpha, use_rslora, init, seed: seed as u64 };
-        config.scaling()?;
+        let config = LoraConfig { rank: rank as usize, alpha, use_rslora, dropout, init, seed: seed as u64 };
+        config.check()?;
         Ok(RawConfig(config))
     }
 
@@ -494,6 +501,7 @@ impl RawTrainer {
         ignore_index: i32,
         label_smoothing: f64,
         options: &RawOptions,
+        seed: f64,
     ) -> Result<RawTrainer> {
         let network = Network::new(modules.0.borrow().clone())?;
         let loss = match loss {
@@ -501,7 +509,7 @@ impl RawTrainer {
             1 => Loss::BceWithLogits,
             _ => Loss::CrossEntropy { ignore_index, label_smoothing },
         };
-        Ok(RawTrainer(Trainer::new(&gpu.0, network, loss, options.0.get())?))
+        Ok(RawTrainer(Trainer::new(&gpu.0, network, loss, options.0.get())?.with_seed(seed as u64)))
     }
 
     #[wasm_bindgen(js_name = inFeatures)]
@@ -547,11 +555,16 @@ impl RawTrainer {
         promise(async { totals.await.map(|(sum, count)| Float32Array::from([sum, count].as_slice())) })
     }
 
-    /// `[loss, norm, lr, skipped]` of each attempt from `from` on, as far back as the log reaches.
+    #[wasm_bindgen(js_name = layerName)]
+    pub fn layer_name(&self, layer: usize) -> Option<String> {
+        self.0.network().layers().get(layer)?.name().map(str::to_string)
+    }
+
+    /// `[loss, norm, lr, outcome as begin_step.wgsl numbers it]` of each attempt from `from` on, as far back as the log reaches.
     pub fn records(&self, from: f64) -> Promise {
         let records = self.0.records(from as u64);
         promise(async {
-            let flat = |r: crate::StepRecord| [r.loss, r.grad_norm, r.lr, if r.skipped { 1.0 } else { 0.0 }];
+            let flat = |r: crate::StepRecord| [r.loss, r.grad_norm, r.lr, r.outcome.to_log()];
             records.await.map(|all| Float32Array::from(all.into_iter().flat_map(flat).collect::<Vec<f32>>().as_slice()))
         })
     }

@@ -232,6 +232,22 @@ const NORMED: &[Dims] = &[
 const STEPS: &[Dims] =
     &[d(1, 1, 0, 0), d(2, 7, 4, 1), d(3, 8, 5, 2), d(5, 65, 11, 0), d(9, 513, 12, 2), d(4, 1024, 9, 2)];
 
+/// Rows × features; `out_features` percent are dropped, `rank` 2 adds. The last has more than one dimension of workgroups.
+const DROPPED: &[Dims] = &[
+    d(3, 7, 35, 1),
+    d(5, 33, 50, 2),
+    d(1, 1, 10, 2),
+    d(130, 64, 10, 1),
+    d(17, 257, 90, 2),
+    d(64, 4, 1, 1),
+    d(4_194_241, 1, 25, 1),
+];
+/// Tokens × out_features; which of output and dh is not finite, and what was so before. The last has more than the elements
+/// that all invocations take at first.
+const CHECKED: &[Dims] =
+    &[d(3, 0, 5, 1), d(3, 0, 5, 2), d(7, 8, 33, 3), d(1, 0, 1, 1), d(65, 0, 130, 2), d(1031, 0, 1031, 3)];
+const COUNTED: &[Dims] = &[len(1), len(3), len(16_777_217)];
+
 fn show_product(d: &Dims) -> String {
     format!("{}×{}×{}×{}", d.tokens, d.in_features, d.out_features, d.rank)
 }
@@ -269,6 +285,15 @@ fn show_activated(d: &Dims) -> String {
 fn show_normed(d: &Dims) -> String {
     let kind = if d.rank < 3 { "layer" } else { "RMS" };
     format!("{}×{} {kind}{}", d.tokens, d.in_features, if d.rank.is_multiple_of(2) { " with bias" } else { "" })
+}
+
+fn show_dropped(d: &Dims) -> String {
+    format!("{}×{} at {}%{}", d.tokens, d.in_features, d.out_features, if d.rank == 2 { " added" } else { "" })
+}
+
+fn show_checked(d: &Dims) -> String {
+    let which = ["neither", "the output", "dh", "both"][d.rank];
+    format!("{}×{} {which}{}", d.tokens, d.out_features, if d.in_features > 0 { " after another" } else { "" })
 }
 
 fn show_step(d: &Dims) -> String {
@@ -323,6 +348,49 @@ fn add_scaled(d: Dims, rng: &mut Rng) -> Case {
     let [y, output] = [given(rng, &[d.tokens, 1]), given(rng, &[d.tokens, 1])];
     let sums = reference::lora::add_scaled(&y.f64(), &output.f64(), SCALE.into());
     case([y, output], |rec, [y, output]| lora::add_scaled::record(rec, y, output, SCALE), [(1, products(&sums))])
+}
+
+/// Nothing of it is zero, nor alike.
+const DRAW: reference::lora::Draw =
+    reference::lora::Draw { p: 0.0, seed: 0x0123_4567_89AB_CDEF, step: 5, micro_batch: 3, layer: 2 };
+
+/// `window` as the shaders see it.
+fn window(words: [u32; 3]) -> Given {
+    Given::new(&[4], [words[0], words[1], words[2], 0].map(word).into())
+}
+
+/// `out_features` percent are dropped; `rank` 2 adds.
+fn dropout(d: Dims, rng: &mut Rng) -> Case {
+    let draw = reference::lora::Draw { p: d.out_features as f64 / 100.0, ..DRAW };
+    let shape = [d.tokens, d.in_features];
+    let accumulate = d.rank == 2;
+    let (x, output) = (given(rng, &shape), if accumulate { given(rng, &shape) } else { unset(&shape) });
+    let sums = reference::lora::dropout(d.in_features, &x.f64(), accumulate.then_some(&output.f64()), draw);
+    let mask = lora::dropout::Mask { p: draw.p, seed: draw.seed, layer: draw.layer };
+    case(
+        [x, state(draw.step, [0.05, 1.0, 1.0], 1.0, false), window([draw.micro_batch, 0, 0]), output],
+        move |rec, [x, state, window, output]| lora::dropout::record(rec, x, state, window, output, mask, accumulate),
+        [(3, products(&sums))],
+    )
+}
+
+/// `rank` is which of the two is not finite, bit 0 the output and bit 1 dh, at its last element; `in_features` is the module
+/// of a gradient that was not finite before, plus one.
+fn find_non_finite(d: Dims, rng: &mut Rng) -> Case {
+    let [mut output, mut dh] = [given(rng, &[d.tokens, d.out_features]), given(rng, &[d.tokens, 2])];
+    for (bit, given, value) in [(1, &mut output, f32::NAN), (2, &mut dh, f32::NEG_INFINITY)] {
+        if d.rank & bit != 0 {
+            *given.data.last_mut().unwrap() = value;
+        }
+    }
+    let before = [7, 9, d.in_features as u32];
+    let after = reference::lora::find_non_finite(&output.data, &dh.data, before, 4);
+    let words = exact(&[after[0], after[1], after[2], 0].map(|w| word(w).into()));
+    case(
+        [output, dh, window(before)],
+        |rec, [output, dh, window]| lora::find_non_finite::record(rec, output, dh, window, 4),
+        [(2, words)],
+    )
 }
 
 fn save_activation(d: Dims, rng: &mut Rng) -> Case {
@@ -783,16 +851,26 @@ fn begin_step(d: Dims, rng: &mut Rng) -> Case {
     let line = [products(&[begun.loss, begun.norm]), exact(&[begun.lr, 0.0])].concat();
     log_after.splice(attempts % TABLE * 4..attempts % TABLE * 4 + 4, line);
     case(
-        [lr, Given::new(&[TABLE, 2], table), squares, totals, state, log],
-        move |rec, [lr, bias, partial_sums, totals, state, log]| {
-            let inputs = optim::begin_step::Inputs { lr, bias, partial_sums, partials, totals, max_norm };
+        [lr, Given::new(&[TABLE, 2], table), squares, totals, window([1, 2, 3]), state, log],
+        move |rec, [lr, bias, partial_sums, totals, window, state, log]| {
+            let inputs = optim::begin_step::Inputs { lr, bias, partial_sums, partials, totals, window, max_norm };
             optim::begin_step::record(rec, inputs, state, log)
         },
-        [(4, state_after), (5, log_after)],
+        [(5, state_after), (6, log_after)],
     )
 }
 
 /// How many sums there are depends on the device, so they are added up by a second kernel.
+fn end_micro_batch(d: Dims, _: &mut Rng) -> Case {
+    let done = d.tokens as u32;
+    let after = [reference::optim::end_micro_batch(done), 5, 6, 0];
+    case(
+        [window([done, 5, 6])],
+        |rec, [window]| optim::end_micro_batch::record(rec, window),
+        [(0, exact(&after.map(|w| word(w).into())))],
+    )
+}
+
 fn grad_norm(d: Dims, rng: &mut Rng) -> Case {
     let grad = given(rng, &[d.tokens]);
     let sum = reference::optim::grad_norm(&grad.f64());
@@ -805,7 +883,7 @@ fn grad_norm(d: Dims, rng: &mut Rng) -> Case {
         max_norm: 0.0,
     });
     let row = [products(&[begun.loss, begun.norm]), exact(&[0.5, 0.0])].concat();
-    let mut expected = vec![(5, row)];
+    let mut expected = vec![(6, row)];
     if d.rank == 1 {
         expected.push((1, products(&[sum])));
     }
@@ -816,12 +894,13 @@ fn grad_norm(d: Dims, rng: &mut Rng) -> Case {
             Given::new(&[1], vec![0.5]),
             Given::new(&[1, 2], vec![1.0; 2]),
             Given::new(&[2], vec![2.0, 4.0]),
+            window([0; 3]),
             unset(&[1, 4]),
             Given::new(&[8], vec![0.0; 8]),
         ],
-        |rec, [grad, partial_sums, lr, bias, totals, log, state]| {
+        |rec, [grad, partial_sums, lr, bias, totals, window, log, state]| {
             let partials = optim::grad_norm::record(rec, grad, partial_sums)?;
-            let inputs = optim::begin_step::Inputs { lr, bias, partial_sums, partials, totals, max_norm: 0.0 };
+            let inputs = optim::begin_step::Inputs { lr, bias, partial_sums, partials, totals, window, max_norm: 0.0 };
             optim::begin_step::record(rec, inputs, state, log)
         },
         expected,
@@ -1159,6 +1238,39 @@ pub static SPECS: &[Spec] = &[
         ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
+    spec!(lora / dropout, DROPPED 0..2, show_dropped, PRODUCTS, [
+        ("dropped and kept swapped", "random[k] >= params.threshold", "random[k] < params.threshold"),
+        ("the scale dropped", "x[at] * params.scale", "x[at]"),
+        ("the scale twice", "x[at] * params.scale", "x[at] * params.scale * params.scale"),
+        ("never accumulating", "params.accumulate == 1", "false"),
+        ("always accumulating", "params.accumulate == 1", "true"),
+        ("half of the seed only", "params.seed_low, params.seed_high,", "params.seed_low, 0,"),
+        ("the step left out", "state.step, window.micro_batches", "0, window.micro_batches"),
+        ("the micro-batch left out", "state.step, window.micro_batches", "state.step, 0"),
+        ("the layer left out", "params.layer, 0))", "0, 0))"),
+        ("every row alike", "vec4u(row, block", "vec4u(0, block"),
+        ("every four columns alike", "vec4u(row, block", "vec4u(row, 0"),
+        ("a block dropped or kept as one", "random[k]", "random[0]"),
+        ("the last column left out", "column < params.features", "column + 1 < params.features"),
+        ("the last row left out", "i >= params.rows * blocks", "i >= (params.rows - 1) * blocks"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(lora / find_non_finite, CHECKED 0..2, show_checked, EXACT, [
+        ("an element of the output left out", "i < params.output_len", "i + 1 < params.output_len"),
+        ("an element of dh left out", "i < params.dh_len", "i + 1 < params.dh_len"),
+        ("the output stopping at the tile", "i += stride) {\n        bad_output", "i += params.output_len) {\n        bad_output"),
+        ("infinity finite", "!= 0x7f800000u", "!= 0x7fc00000u"),
+        ("all of them bad", "if bad_output {", "if !bad_output {"),
+        ("a later gradient overwriting", "bad_gradient && window.bad_gradient == 0", "bad_gradient"),
+        ("the wrong layer", "window.bad_output = params.layer + 1", "window.bad_output = params.layer"),
+        ("the gradient's layer wrong", "window.bad_gradient = params.layer + 1", "window.bad_gradient = params.layer"),
+        ("the two swapped", "window.bad_output = params.layer", "window.bad_gradient = params.layer"),
+    ]),
+    spec!(optim / end_micro_batch, COUNTED 0..2, show_len, EXACT, [
+        ("standing still", "window.micro_batches += params.count", "window.micro_batches += 0"),
+        ("twice", "window.micro_batches += params.count", "window.micro_batches += 2 * params.count"),
+        ("overwriting", "window.micro_batches += params.count", "window.micro_batches = params.count"),
+    ]),
     spec!(optim / begin_step, STEPS 0..5, show_step, FUNCTIONS_BOUND, [
         ("the counter standing still", "select(step + 1, step, skip)", "step"),
         ("the table read past its end", "min(step, params.bias_rows - 1)", "0u"),
@@ -1181,6 +1293,7 @@ pub static SPECS: &[Spec] = &[
         ("the log never wrapping", "state.attempts % params.log_rows", "min(state.attempts, params.log_rows - 1)"),
         ("the log by steps", "state.attempts % params.log_rows", "step % params.log_rows"),
         ("attempts standing still", "state.attempts += 1;", ""),
+        ("every step an accident", "if !finite {", "if true {"),
     ]),
     spec!(optim / grad_norm, SQUARED 0..2, show_squares, FUNCTIONS_BOUND, [
         ("the last term dropped", "i < params.len;", "i + 1 < params.len;"),

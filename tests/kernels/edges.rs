@@ -166,11 +166,13 @@ async fn a_step_begins_only_with_finite_numbers_of_something() {
         for max_norm in [0.0, 0.5] {
             let (lr, bias) = (tensor(&gpu, &[0.5]), Tensor::from_slice(&gpu, "bias", &[1, 2], &[1.0; 2]).unwrap());
             let (partial_sums, totals) = (tensor(&gpu, &[0.0; 3]), tensor(&gpu, &[0.0; 2]));
+            let window = Tensor::zeros(&gpu, "window", &[4]).unwrap();
             let state = Tensor::zeros(&gpu, "state", &[8]).unwrap();
             let log = Tensor::zeros(&gpu, "log", &[3, 4]).unwrap();
             let rec = Recording::new(&gpu);
             let (lr, bias, partial_sums, totals) = (&lr, &bias, &partial_sums, &totals);
-            let inputs = optim::begin_step::Inputs { lr, bias, partial_sums, partials: 3, totals, max_norm };
+            let inputs =
+                optim::begin_step::Inputs { lr, bias, partial_sums, partials: 3, totals, window: &window, max_norm };
             optim::begin_step::record(&rec, inputs, &state, &log).unwrap();
             let (mut steps, mut faults) = (0, 0);
             for (attempt, (squares, total, skip, fault)) in cases.into_iter().enumerate() {
@@ -188,7 +190,8 @@ async fn a_step_begins_only_with_finite_numbers_of_something() {
                     "{name}"
                 );
                 let row = &log.read().await.unwrap()[4 * (attempt % 3)..][..4];
-                assert_eq!(row[2..], [0.5, f32::from(u8::from(fault))], "{name}");
+                let outcome = if fault { 2.0 } else { f32::from(u8::from(skip)) };
+                assert_eq!(row[2..], [0.5, outcome], "{name}");
                 if !fault {
                     assert!(row.iter().all(|v| v.is_finite()), "{name}: {row:?}");
                 }
@@ -197,5 +200,35 @@ async fn a_step_begins_only_with_finite_numbers_of_something() {
                 }
             }
         }
+    }
+}
+
+/// The log names the module in whose output, or else in whose gradient, something that is not finite began; of a step that
+/// is finite it names none.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn the_log_says_where_a_step_went_wrong() {
+    let gpu = gpu_as(PROFILES[0]).await;
+    let (lr, bias) = (tensor(&gpu, &[0.5]), Tensor::from_slice(&gpu, "bias", &[1, 2], &[1.0; 2]).unwrap());
+    let (partial_sums, totals) = (tensor(&gpu, &[1.0]), tensor(&gpu, &[0.0; 2]));
+    let window = Tensor::zeros(&gpu, "window", &[4]).unwrap();
+    let state = Tensor::zeros(&gpu, "state", &[8]).unwrap();
+    let log = Tensor::zeros(&gpu, "log", &[1, 4]).unwrap();
+    let rec = Recording::new(&gpu);
+    let (lr, bias, partial_sums, totals) = (&lr, &bias, &partial_sums, &totals);
+    let inputs =
+        optim::begin_step::Inputs { lr, bias, partial_sums, partials: 1, totals, window: &window, max_norm: 0.0 };
+    optim::begin_step::record(&rec, inputs, &state, &log).unwrap();
+    // Loss, module + 1 of a bad output, of a bad gradient, the outcome.
+    for (loss, output, gradient, outcome) in [
+        (f32::NAN, 0, 0, 2.0),
+        (f32::NAN, 1, 0, 3.0),
+        (f32::NAN, 0, 1, 4.0),
+        (f32::INFINITY, 6, 9, 13.0),
+        (1.0, 1, 1, 0.0),
+    ] {
+        totals.write(&[loss, 2.0]).unwrap();
+        window.write(&[0, output, gradient, 0].map(f32::from_bits)).unwrap();
+        rec.submit().await.unwrap();
+        assert_eq!(log.read().await.unwrap()[3], outcome, "output {output}, gradient {gradient}");
     }
 }

@@ -35,6 +35,57 @@ pub fn save_activation(src: &[f64]) -> Vec<Sum> {
     src.iter().map(|v| Sum::of(*v)).collect()
 }
 
+/// What a mask is drawn from, beside row and column.
+#[derive(Debug, Clone, Copy)]
+pub struct Draw {
+    pub p: f64,
+    pub seed: u64,
+    pub step: u32,
+    pub micro_batch: u32,
+    pub layer: u32,
+}
+
+/// pcg4d of Jarzynski and Olano, "Hash Functions for GPU Rendering" (2020): one step of a linear congruential generator for
+/// each word, then twice every word plus the product of two others, with a xorshift between; all modulo 2³².
+fn pcg4d(key: [u32; 4]) -> [u32; 4] {
+    let mut v = key.map(|word| word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+    for round in 0..2 {
+        for (to, a, b) in [(0, 1, 3), (1, 2, 0), (2, 0, 1), (3, 1, 2)] {
+            v[to] = v[to].wrapping_add(v[a].wrapping_mul(v[b]));
+        }
+        if round == 0 {
+            v = v.map(|word| word ^ (word >> 16));
+        }
+    }
+    v
+}
+
+/// Whether the element at (row, column) is kept: u ≥ p·2³² of a uniform 32-bit u.
+pub fn is_kept(draw: Draw, row: usize, column: usize) -> bool {
+    let key = pcg4d([draw.seed as u32, (draw.seed >> 32) as u32, draw.step, draw.micro_batch]);
+    let place = [row as u32, (column / 4) as u32, draw.layer, 0];
+    let random = pcg4d(std::array::from_fn(|i| key[i] ^ place[i]));
+    f64::from(random[column % 4]) >= (draw.p * 2f64.powi(32)).floor()
+}
+
+/// output = m⊙x/(1−p), added to what there is.
+pub fn dropout(features: usize, x: &[f64], old: Option<&[f64]>, draw: Draw) -> Vec<Sum> {
+    let element = |i: usize| {
+        let kept = if is_kept(draw, i / features, i % features) { x[i] / (1.0 - draw.p) } else { 0.0 };
+        let sum = Sum { terms: 2, ..Sum::of(kept) };
+        old.map_or(sum, |old| sum.plus(Sum::of(old[i])))
+    };
+    (0..x.len()).map(element).collect()
+}
+
+/// `[micro-batches, layer + 1 of an output that is not finite, of a gradient]` after one more layer.
+pub fn find_non_finite(output: &[f32], dh: &[f32], window: [u32; 3], layer: u32) -> [u32; 3] {
+    let bad = |values: &[f32]| values.iter().any(|v| !v.is_finite());
+    let output = if bad(output) { layer + 1 } else { window[1] };
+    let gradient = if bad(dh) && window[2] == 0 { layer + 1 } else { window[2] };
+    [window[0], output, gradient]
+}
+
 /// dB += scale·d_outputᵀ·h: dB[o, r] += scale·Σₜ d_output[t, o]·h[t, r]
 pub fn grad_b(d: Dims, d_output: &[f64], h: &[f64], d_b: &[f64], scale: f64) -> Vec<Sum> {
     let product = matrix(d.out_features, d.rank, |o, r| {

@@ -34,6 +34,11 @@ pub fn adamw(p: f64, [m, v]: [f64; 2], g: f64, lr: f64, t: i32, o: AdamW) -> [Su
     [decayed.plus(step.times(-1.0)), m, v]
 }
 
+/// Micro-batches done.
+pub fn end_micro_batch(done: u32) -> u32 {
+    done + 1
+}
+
 /// Σ g²
 pub fn grad_norm(grad: &[f64]) -> Sum {
     dot(grad.iter().map(|g| (*g, *g)))

@@ -1,6 +1,8 @@
 //! The adapter: the six products of the forward and backward pass, and what composes them.
 
 pub mod add_scaled;
+pub mod dropout;
+pub mod find_non_finite;
 pub mod fused_b_add;
 pub mod grad_a;
 pub mod grad_b;

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::STATE_LEN;
+use super::{STATE_LEN, WINDOW_LEN};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor};
 
@@ -15,6 +15,7 @@ pub static KERNEL: Kernel = Kernel {
         ("bias", Access::Read),
         ("partial_sums", Access::Read),
         ("totals", Access::Read),
+        ("window", Access::Read),
         ("state", Access::Write),
         ("log", Access::Write),
     ],
@@ -44,16 +45,19 @@ pub struct Inputs<'a> {
     pub partials: usize,
     /// `[2]`: the sum of the loss and of what was counted in it.
     pub totals: &'a Tensor,
+    /// `[4]`: where something that is not finite began.
+    pub window: &'a Tensor,
     /// Clip the gradients to this norm; 0 leaves them.
     pub max_norm: f32,
 }
 
 /// Records the beginning of a step, into `state [8]` and the next row of `log [rows, 4]`.
 pub fn record(rec: &Recording, inputs: Inputs, state: &Tensor, log: &Tensor) -> Result<()> {
-    let Inputs { lr, bias, partial_sums, partials, totals, max_norm } = inputs;
+    let Inputs { lr, bias, partial_sums, partials, totals, window, max_norm } = inputs;
     let [bias_rows, _] = bias.matrix("bias")?;
     bias.expect_shape("bias", &[bias_rows, 2])?;
     totals.expect_shape("totals", &[2])?;
+    window.expect_shape("window", &[WINDOW_LEN])?;
     state.expect_shape("state", &[STATE_LEN])?;
     let [log_rows, _] = log.matrix("log")?;
     log.expect_shape("log", &[log_rows, 4])?;
@@ -64,5 +68,5 @@ pub fn record(rec: &Recording, inputs: Inputs, state: &Tensor, log: &Tensor) -> 
         log_rows: log_rows as u32,
         max_norm,
     };
-    rec.dispatch(&KERNEL, &[lr, bias, partial_sums, totals, state, log], params, [1, 1])
+    rec.dispatch(&KERNEL, &[lr, bias, partial_sums, totals, window, state, log], params, [1, 1])
 }

@@ -2,6 +2,7 @@
 
 pub mod adamw;
 pub mod begin_step;
+pub mod end_micro_batch;
 pub mod grad_norm;
 pub mod sgd;
 pub mod sgd_momentum;
@@ -9,6 +10,12 @@ pub mod sgd_momentum;
 /// Elements of an optimiser's `state` tensor: step (u32 bits), lr, 1/(1−β₁ᵗ), 1/√(1−β₂ᵗ), the factor of the gradients,
 /// whether this step is skipped, attempts and skipped steps (u32 bits).
 pub const STATE_LEN: usize = 8;
+
+/// Elements of a step's `window` tensor, u32 bits: micro-batches done, and by [`find_non_finite`] one more than the layer in
+/// whose output, and in whose gradient, something that is not finite began.
+///
+/// [`find_non_finite`]: crate::kernels::lora::find_non_finite
+pub const WINDOW_LEN: usize = 4;
 
 /// A second group of parameters: those from element `from` on learn `ratio` times as fast.
 #[derive(Debug, Clone, Copy)]

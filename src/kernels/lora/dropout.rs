@@ -1,0 +1,74 @@
+//! Dropout whose mask is a function of seed, step, micro-batch, layer, row and column.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::error::Result;
+use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+use crate::kernels::optim::{STATE_LEN, WINDOW_LEN};
+
+/// `shaders/lora/dropout.wgsl`
+pub static KERNEL: Kernel = Kernel {
+    name: "lora/dropout",
+    source: include_str!("../../../shaders/lora/dropout.wgsl"),
+    buffers: &[("x", Access::Read), ("state", Access::Read), ("window", Access::Read), ("output", Access::Write)],
+    constants: &[("WORKGROUP", 64, 64)],
+    params_size: size_of::<Params>(),
+};
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    rows: u32,
+    features: u32,
+    threshold: u32,
+    scale: f32,
+    seed_low: u32,
+    seed_high: u32,
+    layer: u32,
+    accumulate: u32,
+}
+
+/// What a mask depends on beside its place in the matrix.
+#[derive(Debug, Clone, Copy)]
+pub struct Mask {
+    /// Share of the elements that are dropped, in `[0, 1)`.
+    pub p: f64,
+    /// The training's seed.
+    pub seed: u64,
+    /// Which layer.
+    pub layer: u32,
+}
+
+/// Records `output = mask⊙x/(1−p)`, with `accumulate` `+=`: `x, output [rows, features]`; the step is `state`'s, the
+/// micro-batch `window`'s when it runs.
+pub fn record(
+    rec: &Recording,
+    x: &Tensor,
+    state: &Tensor,
+    window: &Tensor,
+    output: &Tensor,
+    mask: Mask,
+    accumulate: bool,
+) -> Result<()> {
+    let [rows, features] = x.matrix("x")?;
+    output.expect_shape("output", &[rows, features])?;
+    state.expect_shape("state", &[STATE_LEN])?;
+    window.expect_shape("window", &[WINDOW_LEN])?;
+    let params = Params {
+        rows: rows as u32,
+        features: features as u32,
+        threshold: (mask.p * 4_294_967_296.0) as u32,
+        scale: (1.0 / (1.0 - mask.p)) as f32,
+        seed_low: mask.seed as u32,
+        seed_high: (mask.seed >> 32) as u32,
+        layer: mask.layer,
+        accumulate: accumulate.into(),
+    };
+    let blocks = rows * features.div_ceil(4);
+    rec.dispatch(
+        &KERNEL,
+        &[x, state, window, output],
+        params,
+        workgroups(blocks, KERNEL.constant(rec.gpu(), "WORKGROUP")),
+    )
+}

@@ -243,7 +243,7 @@ export class Trainer {
    * May be called while {@link train} goes on.
    */
   async saveState(): Promise<Uint8Array> {
-    return (await this.#raw.saveState(this.#position.epoch, this.#position.batch)) as Uint8Array;
+    return (await this.#raw.saveState(this.#position.epoch, this.#position.batch, "")) as Uint8Array;
   }
 
   /**
@@ -257,9 +257,9 @@ export class Trainer {
     }
     this.#enter();
     try {
-      const [epoch = 0, batch = 0, differ = 0] = this.#raw.loadState(bytes);
+      const [epoch, batch, bitsMayDiffer] = this.#raw.loadState(bytes) as [number, number, boolean, string];
       this.#position = this.#resume = { epoch, batch };
-      return { bitsMayDiffer: differ === 1 };
+      return { bitsMayDiffer };
     } finally {
       this.#leave();
     }

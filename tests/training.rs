@@ -6,10 +6,10 @@ mod reference;
 use std::rc::Rc;
 
 use common::files::{File, given, json, list};
-use common::{bits, gpu, refused, say};
+use common::{bits, fresh_gpu, gpu, refused, say};
 use lora_webgpu::{
     Activation, AdamW, Batch, FrozenLinear, Gpu, LoraConfig, LoraLinear, Loss, Module, Network, OptimizerKind,
-    OptimizerOptions, Origin, Outcome, Recording, Schedule, Sgd, Targets, Tensor, Trainer,
+    OptimizerOptions, Origin, Outcome, Position, Recording, Schedule, Sgd, Targets, Tensor, Trainer,
 };
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
 
@@ -516,7 +516,7 @@ async fn dropout_resumes_with_the_same_bits() {
     for _ in 0..2 {
         trainer.step(&[batch, batch]).await.unwrap();
     }
-    let saved = trainer.save_state(Default::default()).await.unwrap();
+    let saved = trainer.save_state(Position::default(), "").await.unwrap();
     for _ in 0..2 {
         trainer.step(&[batch, batch]).await.unwrap();
     }
@@ -530,4 +530,79 @@ async fn dropout_resumes_with_the_same_bits() {
     refused("another seed", other.load_state(&saved), "checkpoint", &["seed", "8", "9"]);
     let (_, other) = dropping(&gpu, 0.2, 9);
     refused("another dropout", other.load_state(&saved), "checkpoint", &["layers"]);
+}
+
+/// CRC-32, bit by bit.
+fn crc32(bytes: impl Iterator<Item = u8>) -> u32 {
+    !bytes.fold(!0u32, |crc, byte| (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xEDB8_8320 * (crc & 1))))
+}
+
+/// Where `text` stands.
+fn find(bytes: &[u8], text: &str) -> usize {
+    bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap()
+}
+
+/// The same state is the same bytes, and any flipped bit is noticed.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_checkpoint_has_one_form_and_notices_damage() {
+    let gpu = gpu().await;
+    let (_, trainer) = regression(&gpu);
+    let (x, targets) = ([0.5; 8], [1.0; 6]);
+    let batch = Batch { x: &x, targets: Targets::Values(&targets) };
+    for _ in 0..3 {
+        trainer.step(&[batch]).await.unwrap();
+    }
+    let position = Position { epoch: 2, batch: 7 };
+    let note = "a \"note\" with \"checksum\":\"00000000\" in it\n";
+    let state = trainer.save_state(position, note).await.unwrap();
+    assert!(trainer.save_state(position, note).await.unwrap() == state, "saved twice");
+
+    // Another trainer takes it over and gives the same bytes back.
+    let (other_layer, other) = regression(&gpu);
+    let resumed = other.load_state(&state).unwrap();
+    assert_eq!((resumed.position, resumed.note.as_str(), resumed.bits_may_differ), (position, note, false));
+    assert!(other.save_state(position, note).await.unwrap() == state, "saved, loaded and saved");
+    assert_eq!(other.attempts(), 3);
+
+    // Header, first tensor, last byte; each bit of a byte.
+    let header = 8 + u64::from_le_bytes(*state.first_chunk().unwrap()) as usize;
+    let data = (header..state.len()).step_by(991).chain([state.len() - 1]);
+    let mut damaged = state.clone();
+    for at in (0..header).chain(data) {
+        damaged[at] ^= 1 << (at % 8);
+        refused(&format!("bit {} of byte {at}", at % 8), other.load_state(&damaged), "checkpoint", &[]);
+        damaged[at] = state[at];
+    }
+    damaged[state.len() - 3] ^= 0x10;
+    refused("a flipped bit in the data", other.load_state(&damaged), "checkpoint", &["checksum", "damaged"]);
+    refused("a part", other.load_state(&state[..state.len() - 1]), "checkpoint", &["whole"]);
+
+    // With a right checksum, but another number of attempts than the state on the GPU.
+    let mut forged = state.clone();
+    let at = find(&forged, "\"attempts\":\"3\"");
+    forged[at + 12] = b'4';
+    let at = find(&forged, "\"checksum\":\"") + 12;
+    forged[at..at + 8].fill(b'0');
+    let sum = format!("{:08x}", crc32(forged.iter().copied()));
+    forged[at..at + 8].copy_from_slice(sum.as_bytes());
+    refused("forged attempts", other.load_state(&forged), "checkpoint", &["attempts", "3", "4"]);
+
+    assert!(other.save_state(position, note).await.unwrap() == state, "nothing of these changed anything");
+    assert_eq!(other_layer.weight().a.read().await.unwrap().len(), 4);
+}
+
+/// Of a step of several micro-batches nothing is left where the GPU refuses one.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_refused_micro_batch_updates_nothing() {
+    let gpu = fresh_gpu(None).await;
+    gpu.replace_shader("loss/mse", "not a shader".into());
+    let (linear, trainer) = regression(&gpu);
+    let (x, targets) = ([0.5; 8], [1.0; 6]);
+    let batches = [Batch { x: &x, targets: Targets::Values(&targets) }; 2];
+    let before = trainer.save_state(Position::default(), "").await.unwrap();
+    refused("a broken kernel", trainer.step(&batches).await, "validation", &[]);
+    assert_eq!(trainer.attempts(), 0);
+    assert_eq!(linear.weight().b.read().await.unwrap(), [0.125; 3]);
+    let after = trainer.save_state(Position::default(), "").await.unwrap();
+    assert!(before == after, "no attempt, no row in the log, no update");
 }

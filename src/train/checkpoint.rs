@@ -1,6 +1,6 @@
 //! A trainer's whole state as one safetensors file, so that training goes on with the same bits.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 
 use safetensors::tensor::TensorView;
@@ -9,6 +9,7 @@ use safetensors::{Dtype, SafeTensors};
 use super::trainer::Trainer;
 use crate::error::{Error, Result};
 use crate::gpu::Tensor;
+use crate::kernels;
 
 /// Where in its data a training stands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,35 +21,57 @@ pub struct Position {
 }
 
 /// What a loaded checkpoint says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resumed {
     /// Where to go on.
     pub position: Position,
+    /// What was saved beside the state.
+    pub note: String,
     /// Whether it was saved with other kernels or on another adapter, so that the bits may differ from now on.
     pub bits_may_differ: bool,
 }
 
-const FORMAT: &str = "lora-webgpu checkpoint 1";
+const FORMAT: &str = "lora-webgpu checkpoint 2";
+/// What stands before the checksum in the header; nowhere else, as quotes inside a JSON string are escaped.
+const CHECKSUM: &[u8] = b"\"checksum\":\"";
+/// What the checksum is taken over in its own place.
+const NO_CHECKSUM: &str = "00000000";
+/// Where the `state` counts attempts (`begin_step.wgsl`), as `u32`.
+const ATTEMPTS: usize = 6;
 
 impl Trainer {
-    /// The state after the steps submitted so far: adapters, moments, step counter, skips; with where the data stands.
-    pub fn save_state(&self, position: Position) -> impl Future<Output = Result<Vec<u8>>> + use<> {
+    /// The state after the steps submitted so far: adapters, moments, step counter, skips; with where the data stands
+    /// and a note of the caller's. The same state gives the same bytes.
+    ///
+    /// # Errors
+    /// Through the future, as reading a tensor; [`Error::Validation`] where the GPU refused one of these steps.
+    pub fn save_state(&self, position: Position, note: &str) -> impl Future<Output = Result<Vec<u8>>> + use<> {
+        let attempts = self.attempts();
         let mut metadata = self.description();
-        metadata.insert("profile".into(), self.profile());
-        metadata.insert("epoch".into(), position.epoch.to_string());
-        metadata.insert("batch".into(), position.batch.to_string());
-        metadata.insert("attempts".into(), self.attempts().to_string());
+        metadata.extend([
+            ("attempts", attempts.to_string()),
+            ("batch", position.batch.to_string()),
+            ("checksum", NO_CHECKSUM.into()),
+            ("epoch", position.epoch.to_string()),
+            ("note", note.into()),
+            ("profile", self.profile()),
+        ]);
         // All read-backs are encoded now, so that they see one state.
         let parts: Vec<_> = self.parts().into_iter().map(|(name, t)| (name, t.shape().to_vec(), t.read())).collect();
         async move {
             let mut data = Vec::new();
             for (name, shape, values) in parts {
-                data.push((name, shape, bytemuck::pod_collect_to_vec::<f32, u8>(&values.await?)));
+                let values = values.await?;
+                if name == "state" && values[ATTEMPTS].to_bits() != attempts as u32 {
+                    return Err(Error::Validation("a step before this checkpoint".into()));
+                }
+                data.push((name, shape, bytemuck::pod_collect_to_vec::<f32, u8>(&values)));
             }
             let views = data.iter().map(|(name, shape, bytes)| {
                 TensorView::new(Dtype::F32, shape.clone(), bytes).map(|view| (*name, view)).map_err(foreign)
             });
-            safetensors::serialize(views.collect::<Result<Vec<_>>>()?, Some(metadata)).map_err(foreign)
+            let file = safetensors::serialize(views.collect::<Result<Vec<_>>>()?, None).map_err(foreign)?;
+            with_metadata(&file, &metadata)
         }
     }
 
@@ -56,19 +79,26 @@ impl Trainer {
     /// caller's to know.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] for bytes that are no checkpoint, or one of other layers, loss or optimiser; nothing changes.
+    /// [`Error::Checkpoint`] for bytes that are no checkpoint, a damaged one, or one of other layers, loss or optimiser;
+    /// nothing changes.
     pub fn load_state(&self, bytes: &[u8]) -> Result<Resumed> {
         let file = SafeTensors::deserialize(bytes).map_err(foreign)?;
-        let (_, header) = SafeTensors::read_metadata(bytes).map_err(foreign)?;
+        let (header_len, header) = SafeTensors::read_metadata(bytes).map_err(foreign)?;
         let saved = header.metadata().clone().unwrap_or_default();
-        for (key, own) in self.description() {
-            let found = saved.get(&key).map_or("nothing", String::as_str);
-            if found != own {
-                return Err(Error::Checkpoint(format!("{key}: expected {own}, got {found}")));
-            }
+        let entry = |key: &str| saved.get(key).map_or("nothing", String::as_str);
+        let same = |key: &str, own: &str| match entry(key) {
+            found if found == own => Ok(()),
+            found => Err(Error::Checkpoint(format!("{key}: expected {own}, got {found}"))),
+        };
+        same("format", FORMAT)?;
+        let at = bytes[..8 + header_len].windows(CHECKSUM.len()).position(|window| window == CHECKSUM);
+        if at.is_none_or(|at| entry("checksum") != checksum(bytes, at + CHECKSUM.len())) {
+            let got = entry("checksum");
+            return Err(Error::Checkpoint(format!("its checksum says {got}, which its bytes do not: it is damaged")));
         }
+        self.description().iter().try_for_each(|(key, own)| same(key, own))?;
         let number = |key: &str| {
-            let text = saved.get(key).map_or("nothing", String::as_str);
+            let text = entry(key);
             text.parse::<u64>().map_err(|_| Error::Checkpoint(format!("{key}: expected a number, got {text}")))
         };
         let position = Position { epoch: number("epoch")?, batch: number("batch")? };
@@ -80,34 +110,98 @@ impl Trainer {
                 let (expected, got) = (crate::gpu::show(tensor.shape()), crate::gpu::show(view.shape()));
                 return Err(Error::Checkpoint(format!("{name}: expected float32 {expected}, got {got}")));
             }
-            loaded.push((tensor, bytemuck::pod_collect_to_vec::<u8, f32>(view.data())));
+            let values = bytemuck::pod_collect_to_vec::<u8, f32>(view.data());
+            if name == "state" && values[ATTEMPTS].to_bits() != attempts as u32 {
+                let counted = values[ATTEMPTS].to_bits();
+                return Err(Error::Checkpoint(format!("attempts: expected the state's {counted}, got {attempts}")));
+            }
+            loaded.push((tensor, values));
         }
         loaded.iter().try_for_each(|(tensor, _)| tensor.place().map(drop))?;
         loaded.iter().try_for_each(|(tensor, values)| tensor.write(values))?;
         self.set_attempts(attempts);
-        Ok(Resumed { position, bits_may_differ: saved.get("profile") != Some(&self.profile()) })
+        let bits_may_differ = entry("profile") != self.profile();
+        Ok(Resumed { position, note: entry("note").into(), bits_may_differ })
     }
 
     /// What must be the same in a checkpoint.
-    fn description(&self) -> HashMap<String, String> {
-        HashMap::from([
-            ("format".into(), FORMAT.into()),
-            ("layers".into(), self.network().description()),
-            ("loss".into(), self.loss().name()),
-            ("optimizer".into(), self.optimizer().fingerprint()),
-            ("seed".into(), self.seed().to_string()),
+    fn description(&self) -> BTreeMap<&'static str, String> {
+        BTreeMap::from([
+            ("format", FORMAT.into()),
+            ("layers", self.network().description()),
+            ("loss", self.loss().name()),
+            ("optimizer", self.optimizer().fingerprint()),
+            ("seed", self.seed().to_string()),
         ])
     }
 
-    /// The kernels that are chosen, and what runs them.
+    /// What the bits of a step depend on besides: the kernels with their constants, and what runs them.
     fn profile(&self) -> String {
-        let info = self.gpu().device().adapter_info();
-        format!("{:?} {} {}", self.gpu().profile(), info.name, info.driver_info)
+        let (gpu, info) = (self.gpu(), self.gpu().device().adapter_info());
+        let mut crc = 0;
+        for kernel in kernels::ALL {
+            crc = crc32(crc, kernel.source.as_bytes());
+            for (name, ..) in kernel.constants {
+                crc = crc32(crc, &(kernel.constant(gpu, name) as u32).to_le_bytes());
+            }
+        }
+        format!("{:?} {} {}, kernels {crc:08x}", gpu.profile(), info.name, info.driver_info)
     }
 
     fn parts(&self) -> Vec<(&'static str, &Tensor)> {
         self.optimizer().state_tensors()
     }
+}
+
+/// A safetensors file with metadata, sorted, and its checksum in them. (The library keeps metadata in a hash map, whose
+/// order is another one each time.)
+fn with_metadata(file: &[u8], metadata: &BTreeMap<&str, String>) -> Result<Vec<u8>> {
+    let header_len = u64::from_le_bytes(*file.first_chunk().ok_or_else(|| foreign(()))?) as usize;
+    let (header, data) = file[8..].split_at(header_len);
+    let mut out = vec![0; 8];
+    out.extend_from_slice(b"{\"__metadata__\":");
+    out.extend(serde_json::to_vec(metadata).map_err(foreign)?);
+    out.push(b',');
+    out.extend_from_slice(&header[1..]);
+    out.resize(out.len().next_multiple_of(8), b' ');
+    let header_len = out.len() as u64 - 8;
+    out[..8].copy_from_slice(&header_len.to_le_bytes());
+    out.extend_from_slice(data);
+    let at = out.windows(CHECKSUM.len()).position(|window| window == CHECKSUM).ok_or_else(|| foreign(()))?;
+    let at = at + CHECKSUM.len();
+    let sum = checksum(&out, at);
+    out[at..at + NO_CHECKSUM.len()].copy_from_slice(sum.as_bytes());
+    Ok(out)
+}
+
+/// CRC-32 of a whole file, with zeros where the checksum itself stands.
+fn checksum(file: &[u8], at: usize) -> String {
+    let after = &file[(at + NO_CHECKSUM.len()).min(file.len())..];
+    format!("{:08x}", crc32(crc32(crc32(0, &file[..at]), NO_CHECKSUM.as_bytes()), after))
+}
+
+/// CRC-32 as zip and PNG have it, going on from that of what came before.
+fn crc32(before: u32, bytes: &[u8]) -> u32 {
+    /// Of each half byte.
+    const TABLE: [u32; 16] = {
+        let mut table = [0; 16];
+        let mut i = 0;
+        while i < 16 {
+            let (mut crc, mut bit) = (i as u32, 0);
+            while bit < 4 {
+                crc = (crc >> 1) ^ (0xEDB8_8320 * (crc & 1));
+                bit += 1;
+            }
+            table[i] = crc;
+            i += 1;
+        }
+        table
+    };
+    !bytes.iter().fold(!before, |crc, byte| {
+        let crc = crc ^ u32::from(*byte);
+        let crc = (crc >> 4) ^ TABLE[crc as usize & 15];
+        (crc >> 4) ^ TABLE[crc as usize & 15]
+    })
 }
 
 /// Without the library's own words, whose printing would be a part of the wasm that nobody needs.

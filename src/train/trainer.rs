@@ -187,19 +187,21 @@ impl Trainer {
         self.attempts.get()
     }
 
-    /// Submits one step over the micro-batches as one mean over all that they count.
+    /// Submits one step over the micro-batches as one mean over all that they count. The update of several is submitted
+    /// when the future is awaited and the GPU has accepted them all.
     ///
     /// # Errors
     /// Through the future: [`Error::Shape`] where a length differs, before anything is submitted;
-    /// [`Error::InvalidArgument`] for a label out of range or no micro-batch.
-    pub fn step(&self, batches: &[Batch]) -> Submission {
-        match self.try_step(batches) {
-            Ok(submission) => submission,
-            Err(error) => Submission::failed(error),
+    /// [`Error::InvalidArgument`] for a label out of range or no micro-batch; what the GPU refused, which updates nothing.
+    pub fn step<'a>(&'a self, batches: &[Batch]) -> impl Future<Output = Result<()>> + use<'a> {
+        let (submitted, several) = (self.start_step(batches), batches.len() > 1);
+        async move {
+            submitted?.await?;
+            if several { self.end_window().await } else { Ok(()) }
         }
     }
 
-    fn try_step(&self, batches: &[Batch]) -> Result<Submission> {
+    fn start_step(&self, batches: &[Batch]) -> Result<Submission> {
         if let [batch] = batches {
             let plan = self.check(batch)?;
             plan.load(batch)?;
@@ -215,7 +217,6 @@ impl Trainer {
             plan.load(batch)?;
             submissions.push(plan.submit_micro_step());
         }
-        submissions.push(self.end_window());
         Ok(Submission::all(submissions))
     }
 

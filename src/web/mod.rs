@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use js_sys::{Float32Array, Function, Int32Array, Promise, Uint8Array};
+use js_sys::{Array, Float32Array, Function, Int32Array, Promise, Uint8Array};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::future_to_promise;
 
@@ -16,8 +16,8 @@ use crate::kernels::lora;
 use crate::train::Plan;
 use crate::{
     Activation, AdamW, DType, Error, FrozenLinear, Gpu, GpuRequest, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight,
-    Loss, Module, Network, Norm, Optimizer, OptimizerKind, OptimizerOptions, Position, Profile, Recording, Schedule,
-    Sgd, Tensor, Trainer,
+    Loss, Module, Network, Norm, Optimizer, OptimizerKind, OptimizerOptions, Position, Profile, Recording, Resumed,
+    Schedule, Sgd, Tensor, Trainer,
 };
 
 type Result<T> = std::result::Result<T, JsValue>;
@@ -569,18 +569,19 @@ impl RawTrainer {
         })
     }
 
+    /// `note` is what the TypeScript layer wants back.
     #[wasm_bindgen(js_name = saveState)]
-    pub fn save_state(&self, epoch: f64, batch: f64) -> Promise {
-        let state = self.0.save_state(Position { epoch: epoch as u64, batch: batch as u64 });
+    pub fn save_state(&self, epoch: f64, batch: f64, note: &str) -> Promise {
+        let state = self.0.save_state(Position { epoch: epoch as u64, batch: batch as u64 }, note);
         promise(async { state.await.map(|bytes| Uint8Array::from(bytes.as_slice())) })
     }
 
-    /// `[epoch, batch, 1 where bits may differ]`
+    /// `[epoch, batch, whether bits may differ, note]`
     #[wasm_bindgen(js_name = loadState)]
-    pub fn load_state(&self, bytes: &[u8]) -> Result<Vec<f64>> {
-        let resumed = self.0.load_state(bytes)?;
-        let Position { epoch, batch } = resumed.position;
-        Ok(vec![epoch as f64, batch as f64, f64::from(u8::from(resumed.bits_may_differ))])
+    pub fn load_state(&self, bytes: &[u8]) -> Result<Array> {
+        let Resumed { position: Position { epoch, batch }, note, bits_may_differ } = self.0.load_state(bytes)?;
+        let (epoch, batch) = (JsValue::from(epoch as f64), JsValue::from(batch as f64));
+        Ok(Array::of4(&epoch, &batch, &bits_may_differ.into(), &note.into()))
     }
 
     pub fn destroy(&self) {

@@ -1,8 +1,18 @@
 import { RawGpu } from "./wasm/lora_webgpu.js";
+import { answering, platformObject } from "./adopt.js";
 import { bind, boolean, checkOptions, disposable, show } from "./check.js";
 import { LoraError } from "./error.js";
 import { Recording } from "./recording.js";
 import { init } from "./wasm.js";
+
+declare global {
+  // Empty where neither the DOM library nor @webgpu/types says more, so that this package needs neither.
+  interface GPUDevice {}
+}
+
+/** A feature that {@link Gpu.request} can ask for, by its WebGPU name. */
+export type GpuFeature = "shader-f16" | "subgroups" | "timestamp-query";
+const FEATURES: readonly string[] = ["shader-f16", "subgroups", "timestamp-query"] satisfies GpuFeature[];
 
 /** Options of {@link Gpu.request}. */
 export interface GpuOptions {
@@ -10,6 +20,8 @@ export interface GpuOptions {
   powerPreference?: "low-power" | "high-performance";
   /** Take the software adapter even where there is hardware. */
   forceFallbackAdapter?: boolean;
+  /** Features to switch on, none by default; one that the adapter lacks is an error of code `missing-feature`. */
+  features?: readonly GpuFeature[];
 }
 
 /** What the browser tells of the adapter. */
@@ -36,29 +48,41 @@ export interface GpuStats {
 // The parts of WebGPU that this file touches; the package asks for no other types.
 interface Adapter {
   readonly limits: object;
+  readonly features: ReadonlySet<string>;
   readonly info: { vendor: string; architecture: string; device: string; description: string; isFallbackAdapter?: boolean };
   requestDevice(descriptor: object): Promise<Device>;
 }
 interface Device {
   readonly limits: object;
-  readonly features: unknown;
+  readonly features: ReadonlySet<string>;
   readonly adapterInfo?: Adapter["info"];
   readonly lost: Promise<{ reason: string; message: string }>;
+  pushErrorScope(filter: string): void;
+  popErrorScope(): Promise<unknown>;
 }
 interface WebGpu {
   requestAdapter(options?: object): Promise<Adapter | null>;
 }
 
-/** A WebGPU device. Everything else is made on one and works only with things of the same one. */
+/**
+ * A WebGPU device, this package's own or the page's. Everything else is made on one and works only with things of the
+ * same one.
+ */
 export class Gpu {
   /** Resolves when the device is lost: destroyed, crashed or taken away. */
   readonly lost: Promise<{ reason: string; message: string }>;
   readonly info: GpuInfo;
+  /** The features that are switched on, by their WebGPU names. */
+  readonly features: ReadonlySet<string>;
+  /** The device itself, for other libraries of the page to use and to make buffers on. */
+  readonly device: GPUDevice;
   #raw: RawGpu;
 
   private constructor(raw: RawGpu, device: Device, info: Adapter["info"]) {
     this.#raw = raw;
     bind(this, raw);
+    this.device = device as object as GPUDevice;
+    this.features = new Set(device.features);
     this.lost = device.lost.then(({ reason, message }) => ({ reason, message }));
     const { vendor, architecture, device: name, description } = info;
     this.info = { vendor, architecture, device: name, description, isSoftware: isSoftware(info) };
@@ -68,17 +92,25 @@ export class Gpu {
    * Loads the wasm where that has not been done, and asks for a device with the adapter's own limits. A missing adapter
    * is asked for again for a second: browsers answer null while their GPU process starts.
    *
-   * Rejects with code `no-webgpu`, `insecure-context`, `no-adapter` or `wasm-load`.
+   * Rejects with code `no-webgpu`, `insecure-context`, `no-adapter`, `missing-feature` or `wasm-load`.
    */
   static async request(options: GpuOptions = {}): Promise<Gpu> {
-    checkOptions("Gpu.request", options, ["powerPreference", "forceFallbackAdapter"]);
-    const { powerPreference, forceFallbackAdapter = false } = options;
+    checkOptions("Gpu.request", options, ["powerPreference", "forceFallbackAdapter", "features"]);
+    const { powerPreference, forceFallbackAdapter = false, features = [] } = options;
     boolean("forceFallbackAdapter", forceFallbackAdapter);
     if (powerPreference !== undefined && powerPreference !== "low-power" && powerPreference !== "high-performance") {
       throw new LoraError("invalid-argument", `powerPreference: expected "low-power" or "high-performance", got ${show(powerPreference)}`);
     }
+    if (!Array.isArray(features)) throw new LoraError("invalid-argument", `features: expected an array of names, got ${show(features)}`);
+    const requiredFeatures: readonly string[] = [...features];
+    for (const name of requiredFeatures) {
+      if (!FEATURES.includes(name)) throw new LoraError("invalid-argument", `features: expected names among ${FEATURES.join(", ")}, got ${show(name)}`);
+    }
     const webgpu = findWebGpu();
     const [adapter] = await Promise.all([findAdapter(webgpu, { powerPreference, forceFallbackAdapter }), init()]);
+    for (const name of requiredFeatures) {
+      if (!adapter.features.has(name)) throw new LoraError("missing-feature", `features: this adapter has no ${name}; request the Gpu without it`);
+    }
     const requiredLimits: Record<string, number> = {};
     for (const name in adapter.limits) {
       const value = (adapter.limits as Record<string, unknown>)[name];
@@ -86,12 +118,35 @@ export class Gpu {
     }
     let device: Device;
     try {
-      device = await adapter.requestDevice({ label: "lora-webgpu", requiredLimits });
+      device = await adapter.requestDevice({ label: "lora-webgpu", requiredLimits, requiredFeatures });
     } catch (error) {
       throw new LoraError("no-adapter", `the adapter gives no device: ${String(error)}`);
     }
     const info = device.adapterInfo ?? adapter.info;
-    return new Gpu(await adopt(webgpu, device, isSoftware(info)), device, info);
+    return new Gpu(await adopt(webgpu, device, info, true), device, info);
+  }
+
+  /**
+   * Adopts a device that the page or another library has, so that both work on the same buffers: see
+   * {@link Tensor.fromBuffer}. It is never destroyed here, and its error handlers stay its owner's; {@link dispose} frees
+   * what was made on it through this package. Its limits count.
+   *
+   * Rejects with code `invalid-argument` for what is no GPUDevice, `device-lost`, `limit` where the device has lower
+   * limits than the kernels need (a compatibility-mode device), `no-webgpu`, `insecure-context` or `wasm-load`.
+   */
+  static async fromDevice(device: GPUDevice): Promise<Gpu> {
+    platformObject("device", "GPUDevice", device);
+    const webgpu = findWebGpu();
+    const theirs = device as object as Device;
+    let lost: { reason: string; message: string } | undefined;
+    void theirs.lost.then((info) => (lost = info));
+    await init();
+    // One round trip to the GPU process, by which a loss is known.
+    theirs.pushErrorScope("validation");
+    await theirs.popErrorScope().catch(() => {});
+    if (lost) throw new LoraError("device-lost", `the GPU device was lost: ${lost.message || lost.reason}`);
+    const info = theirs.adapterInfo ?? { vendor: "", architecture: "", device: "", description: "" };
+    return new Gpu(await adopt(webgpu, theirs, info, false), theirs, info);
   }
 
   /** Starts a recording of dispatches. */
@@ -116,7 +171,10 @@ export class Gpu {
     return { submits, dispatches, uploadedBytes, pipelines, bindGroups, buffersCreated };
   }
 
-  /** Destroys the device with everything on it, after the calls that wait for it. Idempotent; later use of anything on it gives code `disposed`. */
+  /**
+   * Destroys the device with everything on it, after the calls that wait for it; of an adopted device, only what this
+   * package made on it. Idempotent; later use of anything on it gives code `disposed`.
+   */
   dispose(): void {
     this.#raw.destroy();
   }
@@ -145,22 +203,10 @@ async function findAdapter(webgpu: WebGpu, options: object): Promise<Adapter> {
   }
 }
 
-/** Hands a device to wgpu, which would request its own: for one synchronous call its question is answered with ours. */
-async function adopt(webgpu: WebGpu, device: Device, software: boolean): Promise<RawGpu> {
-  const answer = {
-    limits: device.limits,
-    features: device.features,
-    info: device.adapterInfo,
-    requestDevice: () => Promise.resolve(device),
-  };
-  const own = Object.getOwnPropertyDescriptor(webgpu, "requestAdapter"); // where somebody has put one there
-  Object.defineProperty(webgpu, "requestAdapter", { configurable: true, value: () => Promise.resolve(answer) });
-  let pending: Promise<RawGpu>;
-  try {
-    pending = RawGpu.adopt(true, software) as Promise<RawGpu>;
-  } finally {
-    if (own) Object.defineProperty(webgpu, "requestAdapter", own);
-    else delete (webgpu as Partial<WebGpu>).requestAdapter;
-  }
-  return pending;
+/** Hands a device to wgpu, which would request its own. */
+function adopt(webgpu: WebGpu, device: Device, info: Adapter["info"], owned: boolean): Promise<RawGpu> {
+  const { limits, features } = device;
+  const adapter = { limits, features, info, requestDevice: () => Promise.resolve(device) };
+  const work = () => RawGpu.adopt(owned, isSoftware(info)) as Promise<RawGpu>;
+  return answering(webgpu, "requestAdapter", Promise.resolve(adapter), work);
 }

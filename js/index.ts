@@ -4,7 +4,7 @@
  * @packageDocumentation
  */
 export { LoraError, type LoraErrorCode } from "./error.js";
-export { Gpu, type GpuInfo, type GpuOptions, type GpuStats } from "./gpu.js";
+export { Gpu, type GpuFeature, type GpuInfo, type GpuOptions, type GpuStats } from "./gpu.js";
 export { type AdapterOptions, LoraGrad, LoraLinear, type LoraLinearOptions, LoraWeight } from "./lora.js";
 export { bceWithLogits, crossEntropy, type LossSpec, mse } from "./loss.js";
 export { gelu, layerNorm, type NetworkPart, relu, residual, rmsNorm, silu, tanh } from "./network.js";
@@ -19,7 +19,7 @@ export {
   sgd,
 } from "./optim.js";
 export { Recording } from "./recording.js";
-export { Tensor, type TensorOptions } from "./tensor.js";
+export { type BufferOptions, Tensor, type TensorOptions } from "./tensor.js";
 export {
   type Batch,
   type Batches,

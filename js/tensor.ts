@@ -1,7 +1,12 @@
 import { type RawGpu, RawTensor } from "./wasm/lora_webgpu.js";
+import { answering, platformObject } from "./adopt.js";
 import { bind, checkOptions, disposable, integer, numbers, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
+
+declare global {
+  interface GPUBuffer {} // as GPUDevice in gpu.ts
+}
 
 /** Options of {@link Tensor}. */
 export interface TensorOptions {
@@ -11,6 +16,28 @@ export interface TensorOptions {
   data?: Float32Array | Int32Array;
   /** A name for messages. */
   label?: string;
+}
+
+/** Options of {@link Tensor.fromBuffer}. */
+export interface BufferOptions {
+  /** A buffer of the Gpu's own device, with usage `STORAGE`; to be read also `COPY_SRC`, to be written `COPY_DST`. */
+  buffer: GPUBuffer;
+  /** Dimensions, none of them 0. */
+  shape: readonly number[];
+  /** Where the tensor begins, a multiple of the device's `minStorageBufferOffsetAlignment`, 256 as a rule; default 0. */
+  byteOffset?: number;
+  /** What the elements are; default `"float32"`. */
+  dtype?: "float32" | "int32";
+  /** A name for messages. */
+  label?: string;
+}
+
+// A number for each buffer seen, by which tensors in the same one are told: no dispatch may read and write it.
+const buffers = new WeakMap<object, number>();
+
+function dimensions(shape: readonly number[]): Uint32Array {
+  if (!Array.isArray(shape)) throw new LoraError("invalid-argument", `shape: expected an array of integers, got ${show(shape)}`);
+  return Uint32Array.from(shape, (d) => integer("shape", d));
 }
 
 /** A row-major tensor in GPU memory, of `float32` or, for labels, of `int32`. */
@@ -26,10 +53,9 @@ export class Tensor {
     } else {
       checkOptions("Tensor", options, ["shape", "data", "label"]);
       const { shape, data, label = "tensor" } = options;
-      if (!Array.isArray(shape)) throw new LoraError("invalid-argument", `shape: expected an array of integers, got ${show(shape)}`);
-      const dimensions = Uint32Array.from(shape, (d) => integer("shape", d));
+      const size = dimensions(shape);
       if (data !== undefined) numbers("data", data);
-      this.#raw = new RawTensor(unwrap<RawGpu>("gpu", Gpu, gpu), String(label), dimensions, data instanceof Int32Array);
+      this.#raw = new RawTensor(unwrap<RawGpu>("gpu", Gpu, gpu), String(label), size, data instanceof Int32Array);
       if (data !== undefined) {
         try {
           this.#raw.write(data);
@@ -42,6 +68,53 @@ export class Tensor {
     bind(this, this.#raw);
     this.shape = Object.freeze(Array.from(this.#raw.shape()));
     this.label = this.#raw.label();
+  }
+
+  /**
+   * A tensor in a buffer that the page or another library made on the same device; it is read and written in place, and
+   * never destroyed here. Needs no copy and waits for nothing.
+   *
+   * Throws code `invalid-argument` where the usage lacks `STORAGE`, `byteOffset` is not aligned, the buffer ends too early
+   * or is mapped; `limit`; `disposed`; `device-lost`. Only the GPU process knows a buffer of another device: what is
+   * awaited next on the tensor, or on a recording with it, rejects with code `foreign-buffer`.
+   */
+  static fromBuffer(gpu: Gpu, options: BufferOptions): Tensor {
+    checkOptions("Tensor.fromBuffer", options, ["buffer", "shape", "byteOffset", "dtype", "label"]);
+    const { buffer, shape, byteOffset = 0, dtype = "float32", label = "tensor" } = options;
+    const rawGpu = unwrap<RawGpu>("gpu", Gpu, gpu);
+    platformObject("buffer", "GPUBuffer", buffer);
+    const size = dimensions(shape);
+    if (!Number.isSafeInteger(byteOffset) || byteOffset < 0) {
+      throw new LoraError("invalid-argument", `byteOffset: expected an integer of at least 0, got ${show(byteOffset)}`);
+    }
+    if (dtype !== "float32" && dtype !== "int32") {
+      throw new LoraError("invalid-argument", `dtype: expected "float32" or "int32", got ${show(dtype)}`);
+    }
+    const theirs = buffer as object as { size: number; usage: number; mapState?: string };
+    if (theirs.mapState !== undefined && theirs.mapState !== "unmapped") {
+      throw new LoraError("invalid-argument", `buffer: expected one that is not mapped, for the GPU to use; got one that is ${theirs.mapState}`);
+    }
+    const raw = answering(gpu.device, "createBuffer", buffer, () =>
+      RawTensor.adopt(rawGpu, String(label), size, dtype === "int32", theirs.size, theirs.usage, byteOffset, buffers.get(buffer)),
+    );
+    buffers.set(buffer, raw.storageId());
+    return wrapTensor(raw);
+  }
+
+  /**
+   * The buffer that it lies in, from {@link byteOffset} on; other tensors may lie there too. Of a tensor made here it has
+   * the usages `STORAGE`, `COPY_SRC` and `COPY_DST`, and dies with it. Making an `Optimizer` or a `Trainer` moves the
+   * parameters and gradients of its layers to another buffer.
+   */
+  get buffer(): GPUBuffer {
+    const buffer = this.#raw.buffer() as GPUBuffer;
+    buffers.set(buffer, this.#raw.storageId());
+    return buffer;
+  }
+
+  /** Where it begins in its {@link buffer}, in bytes. */
+  get byteOffset(): number {
+    return this.#raw.byteOffset();
   }
 
   /** Number of elements. */
@@ -77,7 +150,7 @@ export class Tensor {
     return this.#raw.isDestroyed();
   }
 
-  /** Frees the GPU memory. Idempotent; work that was submitted still runs. */
+  /** Frees the GPU memory, unless the buffer is the page's. Idempotent; work that was submitted still runs. */
   dispose(): void {
     this.#raw.destroy();
   }

@@ -32,6 +32,9 @@ pub enum Error {
     /// A tensor that was made by another [`Gpu`](crate::Gpu).
     #[error("{0} belongs to another Gpu; expected a tensor of the one that this call runs on")]
     ForeignTensor(String),
+    /// A GPU buffer of another device, one that could not be made or, where that is known at once, is destroyed.
+    #[error("the buffer of {0}; expected a live GPUBuffer of the device that the Gpu is on")]
+    ForeignBuffer(String),
     /// One buffer bound for reading and for writing in the same dispatch.
     #[error(
         "{kernel}: `{read}` and `{written}` lie in the same GPU buffer, which WebGPU forbids when one is written; expected separate tensors"
@@ -48,13 +51,13 @@ pub enum Error {
     #[error("{0} was disposed of; expected a live one")]
     Disposed(String),
     /// More than the device's limits allow.
-    #[error("{name}: needs {needed} bytes, but this device allows {limit} ({which})")]
+    #[error("{name}: needs {needed}{}, but this device allows {limit} ({which})", unit(which))]
     Limit {
         /// Name of the tensor.
         name: String,
-        /// Bytes that it needs.
+        /// What it needs, in the limit's unit: mostly bytes.
         needed: u64,
-        /// Bytes allowed.
+        /// What is allowed.
         limit: u64,
         /// The limit's WebGPU name.
         which: &'static str,
@@ -81,6 +84,7 @@ impl Error {
             Error::Shape { .. } => "shape",
             Error::InvalidArgument { .. } => "invalid-argument",
             Error::ForeignTensor(_) => "foreign-tensor",
+            Error::ForeignBuffer(_) => "foreign-buffer",
             Error::AliasedBuffer { .. } => "aliased-buffer",
             Error::Disposed(_) => "disposed",
             Error::Limit { .. } => "limit",
@@ -98,6 +102,11 @@ impl Error {
     pub(crate) fn shape(name: &str, expected: impl Into<String>, got: impl Into<String>) -> Error {
         Error::Shape { name: name.into(), expected: expected.into(), got: got.into() }
     }
+}
+
+/// The unit of a limit: bytes are those whose names end in `Size`.
+fn unit(limit: &str) -> &'static str {
+    if limit.ends_with("Size") { " bytes" } else { "" }
 }
 
 /// A number as text. In the browser by JavaScript: Rust's own printing of floats would be a tenth of the wasm.

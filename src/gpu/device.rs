@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -75,6 +75,8 @@ pub(crate) struct Inner {
     pub staging: RefCell<Vec<wgpu::Buffer>>,
     /// Partial sums of reductions and one pair of totals, shared by all recordings: the GPU runs them in order.
     pub scratch: RefCell<[Option<Rc<Storage>>; 2]>,
+    /// What has been allocated, to be freed with the `Gpu` where the device outlives it; the dead are swept as it grows.
+    pub allocated: RefCell<Vec<Weak<Storage>>>,
     pub memory: Cell<Memory>,
     pub stats: Cell<Stats>,
     profile: Profile,
@@ -93,6 +95,27 @@ impl Drop for Pending {
         let inner = &self.0.0;
         inner.pending.set(inner.pending.get() - 1);
         self.0.destroy_when_idle();
+    }
+}
+
+/// Fails unless the limits are those that every WebGPU device but one of the compatibility mode has; `tests/contract.rs`
+/// holds the kernels to them.
+fn check_limits(limits: &wgpu::Limits) -> Result<()> {
+    let needs = [
+        ("maxBindGroups", 1, limits.max_bind_groups),
+        ("maxDynamicUniformBuffersPerPipelineLayout", 1, limits.max_dynamic_uniform_buffers_per_pipeline_layout),
+        ("maxStorageBuffersPerShaderStage", 8, limits.max_storage_buffers_per_shader_stage),
+        ("maxComputeWorkgroupStorageSize", 16_384, limits.max_compute_workgroup_storage_size),
+        ("maxComputeInvocationsPerWorkgroup", 256, limits.max_compute_invocations_per_workgroup),
+        ("maxComputeWorkgroupSizeX", 256, limits.max_compute_workgroup_size_x),
+        ("maxComputeWorkgroupSizeY", 256, limits.max_compute_workgroup_size_y),
+        ("maxComputeWorkgroupsPerDimension", 65_535, limits.max_compute_workgroups_per_dimension),
+    ];
+    match needs.into_iter().find(|(_, needed, limit)| limit < needed) {
+        None => Ok(()),
+        Some((which, needed, limit)) => {
+            Err(Error::Limit { name: "device".into(), needed: needed.into(), limit: limit.into(), which })
+        }
     }
 }
 
@@ -139,25 +162,35 @@ impl Gpu {
             wgpu::DeviceType::Cpu => Profile::Software,
             _ => Profile::Hardware,
         };
-        let gpu = Gpu::new(device, queue, request.profile.unwrap_or(by_type), owned);
-        // Made here, so that no later step is the one that makes them.
-        gpu.scratch()?;
-        gpu.scratch_totals()?;
-        Ok(gpu)
+        Gpu::new(device, queue, request.profile.unwrap_or(by_type), owned)
     }
 
-    fn new(device: wgpu::Device, queue: wgpu::Queue, profile: Profile, owned: bool) -> Gpu {
+    /// Adopts a device that others use too. It is never destroyed here, and its owner's error handlers stay: natively
+    /// also the only callback that wgpu has for a lost device, so that such a loss is the owner's to tell.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for a device with lower limits than the kernels need.
+    pub fn from_device(device: wgpu::Device, queue: wgpu::Queue, profile: Profile) -> Result<Gpu> {
+        Gpu::new(device, queue, profile, false)
+    }
+
+    fn new(device: wgpu::Device, queue: wgpu::Queue, profile: Profile, owned: bool) -> Result<Gpu> {
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+        let limits = device.limits();
+        check_limits(&limits)?;
         let lost = Arc::new(OnceLock::new());
-        let slot = lost.clone();
-        device.set_device_lost_callback(move |reason, message| {
-            let _ = slot.set(if message.is_empty() { format!("{reason:?}") } else { message });
-        });
+        if owned || cfg!(target_arch = "wasm32") {
+            let slot = lost.clone();
+            device.set_device_lost_callback(move |reason, message| {
+                let _ = slot.set(if message.is_empty() { format!("{reason:?}") } else { message });
+            });
+        }
         // Natively wgpu panics on an error that no scope catches; nearly all calls here are scoped; this is for the rest.
         #[cfg(not(target_arch = "wasm32"))]
-        device.on_uncaptured_error(Arc::new(|error| eprintln!("lora-webgpu: {error}")));
-        let limits = device.limits();
-        Gpu(Rc::new(Inner {
+        if owned {
+            device.on_uncaptured_error(Arc::new(|error| eprintln!("lora-webgpu: {error}")));
+        }
+        let gpu = Gpu(Rc::new(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             params: RefCell::new(Params::new(&device)),
             device,
@@ -167,13 +200,18 @@ impl Gpu {
             pipelines: RefCell::default(),
             staging: RefCell::default(),
             scratch: RefCell::default(),
+            allocated: RefCell::default(),
             memory: Cell::default(),
             stats: Cell::default(),
             profile,
             owned,
             disposed: Cell::new(false),
             pending: Cell::new(0),
-        }))
+        }));
+        // Made here, so that no later step is the one that makes them.
+        gpu.scratch()?;
+        gpu.scratch_totals()?;
+        Ok(gpu)
     }
 
     /// The wgpu device.
@@ -221,8 +259,8 @@ impl Gpu {
         }
     }
 
-    /// Destroys the device and all its buffers, after the calls that wait for it; an adopted device is left alone.
-    /// Idempotent.
+    /// Frees all that was allocated here and destroys the device, after the calls that wait for it; an adopted device
+    /// and adopted buffers are left alone. Idempotent.
     pub fn destroy(&self) {
         if !self.0.disposed.replace(true) {
             self.0.scratch.take();
@@ -234,6 +272,8 @@ impl Gpu {
     fn destroy_when_idle(&self) {
         if self.0.disposed.get() && self.0.pending.get() == 0 {
             self.0.staging.take().iter().for_each(wgpu::Buffer::destroy);
+            self.0.params.borrow().buffer.destroy();
+            self.0.allocated.take().iter().filter_map(Weak::upgrade).for_each(|storage| storage.destroy());
             if self.0.owned {
                 self.0.device.destroy();
             }

@@ -12,5 +12,7 @@ pub use pipeline::{Access, Kernel};
 pub(crate) use read::read;
 pub use recording::{Recording, Submission};
 pub(crate) use recording::{fold, workgroups};
+#[cfg(target_arch = "wasm32")]
+pub(crate) use tensor::next_id;
 pub use tensor::{DType, Tensor};
 pub(crate) use tensor::{check_length, show};

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use super::device::Gpu;
-use super::tensor::Tensor;
+use super::tensor::{Tensor, expect_usage};
 use crate::error::{Error, Result};
 
 /// Copies the tensor into a staging buffer now, and gives its mapped bytes to `take` when they have arrived.
@@ -51,6 +51,7 @@ type Failure = std::rc::Rc<std::cell::RefCell<Option<Error>>>;
 fn start(tensor: &Tensor) -> Result<(wgpu::Buffer, impl Future<Output = Result<()>> + use<>, Mapped, Failure)> {
     let gpu = tensor.gpu();
     let place = tensor.place()?;
+    expect_usage(&place.storage.buffer, tensor.label(), "to be read", wgpu::BufferUsages::COPY_SRC)?;
     let size = tensor.bytes();
     let (sender, mapped) = futures_channel::oneshot::channel();
     let scope = gpu.scope();

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use super::device::Gpu;
 use super::pipeline::{Access, Kernel};
-use super::tensor::{DType, Place, Tensor};
+use super::tensor::{DType, Place, Tensor, expect_usage};
 use crate::error::{Error, Result};
 
 /// Dispatches to be run in order. It can be submitted again and again; tensors are looked up at each submit.
@@ -86,7 +86,9 @@ impl Recording {
 
     /// Records `tensor = 0`.
     pub fn zero(&self, tensor: &Tensor) -> Result<()> {
-        self.check(tensor)?;
+        tensor.expect_gpu(&self.gpu)?;
+        let Place { storage, .. } = tensor.place()?;
+        expect_usage(&storage.buffer, tensor.label(), "to be zeroed", wgpu::BufferUsages::COPY_DST)?;
         self.ops.borrow_mut().push(Op::Zero(tensor.clone()));
         Ok(())
     }
@@ -213,7 +215,8 @@ fn check_aliases(kernel: &'static Kernel, tensors: &[&Tensor]) -> Result<()> {
             }
             let b = tensors[j].place()?;
             let overlap = a.offset < b.offset + tensors[j].bytes() && b.offset < a.offset + tensors[i].bytes();
-            if a.storage.id == b.storage.id && (*access != Access::Write || overlap) {
+            let same = a.storage.id == b.storage.id || a.storage.buffer == b.storage.buffer;
+            if same && (*access != Access::Write || overlap) {
                 return Err(Error::AliasedBuffer {
                     kernel: kernel.name,
                     read: kernel.buffers[j].0.into(),

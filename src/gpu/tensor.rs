@@ -45,8 +45,11 @@ pub(crate) struct Place {
 
 /// One GPU buffer, destroyed with its last user: dropping a web buffer would free nothing.
 pub(crate) struct Storage {
+    /// The same for the same buffer.
     pub id: u64,
     pub buffer: wgpu::Buffer,
+    /// False where the buffer is the page's own, which we must not destroy.
+    owned: bool,
     gpu: Weak<Inner>,
     destroyed: Cell<bool>,
     /// Whether the GPU process has said that it could be made.
@@ -55,9 +58,41 @@ pub(crate) struct Storage {
     pub failure: Rc<RefCell<Option<Error>>>,
 }
 
+pub(crate) fn next_id() -> u64 {
+    static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+    NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Fails where the buffer was made without a usage that `purpose` needs.
+pub(crate) fn expect_usage(buffer: &wgpu::Buffer, label: &str, purpose: &str, usage: wgpu::BufferUsages) -> Result<()> {
+    if buffer.usage().contains(usage) {
+        return Ok(());
+    }
+    let expected = format!("a buffer with usage {} {purpose}", show_usage(usage));
+    Err(Error::argument(&format!("tensor `{label}`"), &expected, show_usage(buffer.usage())))
+}
+
+/// Usages by their WebGPU names.
+fn show_usage(usage: wgpu::BufferUsages) -> String {
+    const NAMES: &[&str] = &[
+        "MAP_READ",
+        "MAP_WRITE",
+        "COPY_SRC",
+        "COPY_DST",
+        "INDEX",
+        "VERTEX",
+        "UNIFORM",
+        "STORAGE",
+        "INDIRECT",
+        "QUERY_RESOLVE",
+    ];
+    let set: Vec<&str> =
+        (0..).zip(NAMES).filter(|(bit, _)| usage.bits() >> bit & 1 == 1).map(|(_, name)| *name).collect();
+    set.join(" | ")
+}
+
 impl Storage {
     pub fn new(gpu: &Gpu, label: &str, size: u64) -> Result<Rc<Storage>> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         gpu.check_alive()?;
         let size = size.next_multiple_of(4).max(4);
         let limits = gpu.limits();
@@ -77,6 +112,63 @@ impl Storage {
             mapped_at_creation: false,
         });
         let outcome = scope.close(label);
+        let mut memory = gpu.memory();
+        memory.buffers += 1;
+        memory.bytes += size;
+        gpu.0.memory.set(memory);
+        gpu.count(|s| s.buffers_created += 1);
+        let storage = Storage::confirm(gpu, buffer, next_id(), true, outcome);
+        let mut allocated = gpu.0.allocated.borrow_mut();
+        if allocated.len() == allocated.capacity() {
+            allocated.retain(|storage| storage.strong_count() > 0);
+        }
+        allocated.push(Rc::downgrade(&storage));
+        Ok(storage)
+    }
+
+    /// A buffer that others made and will destroy. Whether it can be bound on this device is known later, as a failure to
+    /// make a buffer is.
+    fn adopt(gpu: &Gpu, label: &str, buffer: wgpu::Buffer, id: u64) -> Result<Rc<Storage>> {
+        gpu.check_alive()?;
+        let device = gpu.device();
+        let scope = gpu.scope();
+        let entry = wgpu::BindGroupLayoutEntry {
+            binding: 0,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty: wgpu::BindingType::Buffer {
+                ty: wgpu::BufferBindingType::Storage { read_only: true },
+                has_dynamic_offset: false,
+                min_binding_size: None,
+            },
+            count: None,
+        };
+        let descriptor = wgpu::BindGroupLayoutDescriptor { label: Some("adopt"), entries: &[entry] };
+        let size = wgpu::BufferSize::new(4); // the buffer may be larger than a binding
+        let resource = wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: &buffer, offset: 0, size });
+        let _ = device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some("adopt"),
+            layout: &device.create_bind_group_layout(&descriptor),
+            entries: &[wgpu::BindGroupEntry { binding: 0, resource }],
+        });
+        let (outcome, label) = (scope.close(""), label.to_string());
+        let outcome = async move {
+            outcome.await.map_err(|error| match error {
+                Error::Validation(_) => {
+                    Error::ForeignBuffer(format!("tensor `{label}` cannot be bound on this device"))
+                }
+                other => other,
+            })
+        };
+        Ok(Storage::confirm(gpu, buffer, id, false, outcome))
+    }
+
+    fn confirm(
+        gpu: &Gpu,
+        buffer: wgpu::Buffer,
+        id: u64,
+        owned: bool,
+        outcome: impl Future<Output = Result<()>> + 'static,
+    ) -> Rc<Storage> {
         let failure = Rc::new(RefCell::new(None));
         let confirmed = Rc::new(Cell::new(false));
         let (slot, done) = (failure.clone(), confirmed.clone());
@@ -86,26 +178,25 @@ impl Storage {
                 Err(error) => *slot.borrow_mut() = Some(error),
             }
         });
-        let mut memory = gpu.memory();
-        memory.buffers += 1;
-        memory.bytes += size;
-        gpu.0.memory.set(memory);
-        gpu.count(|s| s.buffers_created += 1);
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Ok(Rc::new(Storage { id, buffer, gpu: Rc::downgrade(&gpu.0), destroyed: Cell::new(false), confirmed, failure }))
+        let gpu = Rc::downgrade(&gpu.0);
+        Rc::new(Storage { id, buffer, owned, gpu, destroyed: Cell::new(false), confirmed, failure })
     }
 
-    /// Frees the buffer, whoever still has a tensor in it. Idempotent.
-    fn destroy(&self) {
+    /// Frees the buffer, whoever still has a tensor in it; one that is not ours is only let go. Idempotent.
+    pub fn destroy(&self) {
         if self.destroyed.replace(true) {
             return;
         }
-        self.buffer.destroy();
+        if self.owned {
+            self.buffer.destroy();
+        }
         if let Some(gpu) = self.gpu.upgrade() {
-            let mut memory = gpu.memory.get();
-            memory.buffers -= 1;
-            memory.bytes -= self.buffer.size();
-            gpu.memory.set(memory);
+            if self.owned {
+                let mut memory = gpu.memory.get();
+                memory.buffers -= 1;
+                memory.bytes -= self.buffer.size();
+                gpu.memory.set(memory);
+            }
             gpu.pipelines.borrow_mut().forget(self.id);
         }
     }
@@ -168,6 +259,69 @@ impl Tensor {
             tensor.write_integers(data)?;
         }
         Ok(tensor)
+    }
+
+    /// A tensor in a buffer of the same device that others made, from `byte_offset` on. It is used in place and never
+    /// destroyed here. It needs the usage `STORAGE`, to be read `COPY_SRC`, to be written or zeroed `COPY_DST`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the usage lacks `STORAGE`, the offset is no multiple of the device's
+    /// `minStorageBufferOffsetAlignment`, or the buffer ends too early; [`Error::Shape`], [`Error::Limit`]. A buffer of
+    /// another device is told later: what is awaited next fails with [`Error::ForeignBuffer`].
+    pub fn from_buffer(
+        gpu: &Gpu,
+        label: &str,
+        dtype: DType,
+        shape: &[usize],
+        buffer: wgpu::Buffer,
+        byte_offset: u64,
+    ) -> Result<Tensor> {
+        Tensor::adopt(gpu, label, dtype, shape, buffer, byte_offset, next_id())
+    }
+
+    /// As [`Tensor::from_buffer`]; `id` is the same for the same buffer.
+    pub(crate) fn adopt(
+        gpu: &Gpu,
+        label: &str,
+        dtype: DType,
+        shape: &[usize],
+        buffer: wgpu::Buffer,
+        byte_offset: u64,
+        id: u64,
+    ) -> Result<Tensor> {
+        let bytes = 4 * elements(label, shape)?;
+        let limits = gpu.limits();
+        let align = u64::from(limits.min_storage_buffer_offset_alignment);
+        if !byte_offset.is_multiple_of(align) {
+            let expected = format!("a multiple of {align} (minStorageBufferOffsetAlignment)");
+            return Err(Error::argument("byte_offset", &expected, byte_offset.to_string()));
+        }
+        if byte_offset.checked_add(bytes).is_none_or(|end| end > buffer.size()) {
+            let expected = format!("{bytes} bytes from offset {byte_offset} on for tensor `{label}` {}", show(shape));
+            return Err(Error::argument("buffer", &expected, format!("a buffer of {} bytes", buffer.size())));
+        }
+        let limit = limits.max_storage_buffer_binding_size;
+        if bytes > limit {
+            return Err(Error::Limit {
+                name: label.into(),
+                needed: bytes,
+                limit,
+                which: "maxStorageBufferBindingSize",
+            });
+        }
+        expect_usage(&buffer, label, "to be bound", wgpu::BufferUsages::STORAGE)?;
+        let storage = Storage::adopt(gpu, label, buffer, id)?;
+        Ok(Tensor::typed_view(gpu, label, dtype, shape, &storage, byte_offset))
+    }
+
+    /// The buffer that it lies in and where it begins there, in bytes. Making an optimiser moves a layer's parameters
+    /// and gradients to another buffer.
+    ///
+    /// # Errors
+    /// [`Error::Disposed`], [`Error::DeviceLost`].
+    pub fn buffer(&self) -> Result<(wgpu::Buffer, u64)> {
+        let Place { storage, offset } = self.place()?;
+        Ok((storage.buffer.clone(), offset))
     }
 
     /// Several tensors in one buffer of zeros, so that one dispatch updates them all.
@@ -335,6 +489,7 @@ impl Tensor {
         self.expect_dtype(dtype)?;
         check_length(self.label(), self.len() as u64, len)?;
         let Place { storage, offset } = self.place()?;
+        expect_usage(&storage.buffer, self.label(), "to be written", wgpu::BufferUsages::COPY_DST)?;
         self.gpu().count(|s| s.uploaded_bytes += self.bytes());
         if storage.confirmed.get() {
             return Ok(work(&storage.buffer, offset));

@@ -3,6 +3,8 @@
 //! Methods take `&self` over shared state and hold no borrow across an await, so that nothing that JavaScript calls
 //! finds an object locked.
 
+mod adopt;
+
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;

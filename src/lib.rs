@@ -16,7 +16,7 @@ mod web;
 pub use base::FrozenLinear;
 pub use error::{Error, Result};
 pub use gpu::{DType, Gpu, GpuRequest, Memory, Profile, Recording, Stats, Submission, Tensor};
-pub use lora::{Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight};
+pub use lora::{Adapter, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Trained};
 pub use loss::Loss;
 pub use nn::{Activation, Norm};
 pub use optim::{AdamW, LOG_ROWS, Optimizer, OptimizerKind, OptimizerOptions, Schedule, Sgd};

@@ -1,5 +1,7 @@
 //! What the kernels make together: the table of systems, a layer, its gradients, its training.
 
+#[path = "layer/adapters.rs"]
+mod adapters;
 mod common;
 mod reference;
 
@@ -749,7 +751,8 @@ async fn an_optimizer_updates_several_layers_by_the_learning_rate_as_set() {
     let rng = &mut Rng(19);
     let mut expected = Vec::new();
     for layer in layers.iter() {
-        for (weight, grad) in [(&layer.weight().a, &layer.grad().a), (&layer.weight().b, &layer.grad().b)] {
+        let (weights, grads) = (layer.weight(), layer.grad());
+        for (weight, grad) in [(weights.a, grads.a), (weights.b, grads.b)] {
             let g = rng.numbers(grad.len());
             grad.write(&g).unwrap();
             let p = weight.read().await.unwrap();

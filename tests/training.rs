@@ -240,26 +240,39 @@ async fn golden_peft_mlp() {
     {
         let folder = path.trim_end_matches("/trace.safetensors");
         let config = json(&format!("{folder}/start/adapter_config.json")).await;
-        if config["use_dora"].as_bool() == Some(true) {
-            say(&format!("golden {path}: left out, DoRA has kernels of its own to come"));
-            continue;
-        }
         let trace = File::read(path).await;
         let start = File::read(&format!("{folder}/start/adapter_model.safetensors")).await;
         let end = File::read(&format!("{folder}/end/adapter_model.safetensors")).await;
         let key = |name: &str, matrix: &str| format!("base_model.model.{name}.lora_{matrix}.weight");
+        let vector = |name: &str| format!("base_model.model.{name}.lora_magnitude_vector");
         let linear = |name: &str| {
             let pattern =
                 |of: &str, default: &serde_json::Value| config[of].get(name).unwrap_or(default).as_f64().unwrap();
             let rank = pattern("rank_pattern", &config["r"]) as usize;
             let use_rslora = config["use_rslora"].as_bool().unwrap();
-            let options =
-                LoraConfig { use_rslora, ..LoraConfig::new(rank, pattern("alpha_pattern", &config["lora_alpha"])) };
+            let use_dora = config["use_dora"].as_bool().unwrap();
+            let alpha = pattern("alpha_pattern", &config["lora_alpha"]);
+            let options = LoraConfig { use_rslora, use_dora, ..LoraConfig::new(rank, alpha) };
             let base = |part: &str| trace.tensor(&format!("base.{name}.{part}"));
             let adapter = |matrix| start.tensor(&key(name, matrix));
-            layer(&gpu, name, base("weight"), Some(base("bias")), adapter("A"), adapter("B"), options)
+            let layer = layer(&gpu, name, base("weight"), Some(base("bias")), adapter("A"), adapter("B"), options);
+            if let Some(magnitude) = layer.active()[0].magnitude() {
+                magnitude.value.write(start.tensor(&vector(name))).unwrap();
+            }
+            layer
         };
         let layers = [linear("fc1"), linear("fc2")];
+        let (y, grads) = first_pass(&gpu, &layers, &trace).await;
+        assert_within(
+            &format!("{folder} y_start"),
+            &y,
+            trace.tensor("y_start"),
+            2e-6 * largest(trace.tensor("y_start")),
+        );
+        for (name, got) in grads {
+            let key = trace.names().find(|key| key.starts_with("grad.") && key.contains(&name)).unwrap();
+            assert_within(&format!("{folder} {key}"), &got, trace.tensor(key), 1e-5 * largest(trace.tensor(key)));
+        }
         let modules = vec![
             Module::Linear(layers[0].clone()),
             Module::Activation(Activation::Tanh),
@@ -279,19 +292,79 @@ async fn golden_peft_mlp() {
         let got: Vec<f32> = trainer.records(0).await.unwrap().iter().map(|record| record.loss).collect();
         assert_within(&format!("{folder} losses"), &got, &losses, 1e-5);
         for (layer, name) in layers.iter().zip(["fc1", "fc2"]) {
-            for (matrix, tensor) in [("A", &layer.weight().a), ("B", &layer.weight().b)] {
+            let weight = layer.weight();
+            let mut tensors = vec![(key(name, "A"), weight.a.clone()), (key(name, "B"), weight.b.clone())];
+            tensors.extend(layer.active()[0].magnitude().map(|m| (vector(name), m.value.clone())));
+            for (matrix, tensor) in tensors {
                 let got = tensor.read().await.unwrap();
-                let (from, to) = (start.tensor(&key(name, matrix)), end.tensor(&key(name, matrix)));
+                let (from, to) = (start.tensor(&matrix), end.tensor(&matrix));
                 let difference =
                     |a: &[f32], b: &[f32]| norm(a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));
                 let (error, moved) = (difference(&got, to), difference(to, from));
                 assert!(error <= 1e-4 * moved, "{folder} {name} {matrix}: {error:e} of {moved:e}");
             }
         }
+        let (y, _) = first_pass(&gpu, &layers, &trace).await;
+        assert_within(&format!("{folder} y_end"), &y, trace.tensor("y_end"), 1e-4 * largest(trace.tensor("y_end")));
+        trainer.destroy();
+        for (layer, name) in layers.iter().zip(["fc1", "fc2"]) {
+            let (before, golden) =
+                (trace.tensor(&format!("base.{name}.weight")), trace.tensor(&format!("merged.{name}.weight")));
+            for keep in [false, true] {
+                layer.merge(keep).unwrap().await.unwrap();
+                let merged = layer.base().weight().read().await.unwrap();
+                assert_within(&format!("{folder} merged {name}"), &merged, golden, 1e-4 * largest(golden));
+                layer.unmerge().unwrap().await.unwrap();
+                let restored = layer.base().weight().read().await.unwrap();
+                let rounding = if keep { 0.0 } else { 4e-7 * largest(golden) };
+                assert_within(&format!("{folder} unmerged {name}"), &restored, before, rounding);
+                layer.base().weight().write(before).unwrap();
+            }
+        }
         variants += 1;
-        say(&format!("golden {folder}: {} losses and 4 tensors compared", losses.len()));
+        say(&format!(
+            "golden {folder}: outputs, gradients, {} losses, end adapter and merged weights compared",
+            losses.len()
+        ));
     }
     assert!(variants > 0);
+}
+
+fn largest(values: &[f32]) -> f64 {
+    values.iter().map(|v| f64::from(v.abs())).fold(0.0, f64::max)
+}
+
+/// fc2(tanh(fc1(x))) and the gradients of its mean squared error, by the names that PEFT gives to parameters.
+async fn first_pass(gpu: &Gpu, layers: &[Rc<LoraLinear>; 2], trace: &File) -> (Vec<f32>, Vec<(String, Vec<f32>)>) {
+    let upload = |name: &str| Tensor::from_slice(gpu, name, trace.shape(name), trace.tensor(name)).unwrap();
+    let (x, target) = (upload("x"), upload("target"));
+    let rec = Recording::new(gpu);
+    layers.iter().flat_map(|layer| layer.active()).for_each(|adapter| {
+        adapter.grad().zero(&rec).unwrap();
+        adapter.magnitude().iter().for_each(|m| rec.zero(&m.grad).unwrap());
+    });
+    let hidden = layers[0].forward(&rec, &x).unwrap();
+    let like = |tensor: &Tensor| Tensor::zeros(gpu, "like", tensor.shape()).unwrap();
+    let (activated, d_activated, d_hidden) = (like(&hidden), like(&hidden), like(&hidden));
+    lora_webgpu::kernels::nn::activation::record(&rec, Activation::Tanh, &hidden, &activated).unwrap();
+    let y = layers[1].forward(&rec, &activated).unwrap();
+    let (d_y, loss) = (like(&y), Tensor::zeros(gpu, "loss", &[1]).unwrap());
+    Loss::Mse.record(&rec, &y, &target, &d_y, &loss).unwrap();
+    layers[1].backward(&rec, &activated, &d_y, Some(&d_activated)).unwrap();
+    lora_webgpu::kernels::nn::activation_grad::record(&rec, Activation::Tanh, &hidden, &d_activated, &d_hidden)
+        .unwrap();
+    layers[0].backward(&rec, &x, &d_hidden, None).unwrap();
+    rec.submit().await.unwrap();
+    let mut grads = Vec::new();
+    for layer in layers {
+        let (adapter, name) = (layer.active()[0].clone(), layer.name().unwrap());
+        grads.push((format!("{name}.lora_A"), adapter.grad().a.read().await.unwrap()));
+        grads.push((format!("{name}.lora_B"), adapter.grad().b.read().await.unwrap()));
+        if let Some(magnitude) = adapter.magnitude() {
+            grads.push((format!("{name}.lora_magnitude_vector"), magnitude.grad.read().await.unwrap()));
+        }
+    }
+    (y.read().await.unwrap(), grads)
 }
 
 fn regression(gpu: &Gpu) -> (Rc<LoraLinear>, Trainer) {
@@ -469,30 +542,36 @@ async fn the_gradient_goes_through_dropout() {
     let [w2, a2, b2] = [rng.numbers(14), rng.numbers(14), rng.numbers(4)];
     let (x, targets) = (rng.numbers(15), rng.numbers(6));
     let batch = Batch { x: &x, targets: Targets::Values(&targets) };
-    let build = |lr| {
-        let below = layer(&gpu, "below", &w, None, &a, &b, LoraConfig::new(3, 3.0));
-        let config = LoraConfig { dropout: 0.4, ..LoraConfig::new(2, 4.0) };
-        let above = layer(&gpu, "above", &w2, None, &a2, &b2, config);
-        let modules = vec![Module::Linear(below.clone()), Module::Linear(above)];
-        let options = OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), lr);
-        (below, Trainer::new(&gpu, Network::new(modules).unwrap(), Loss::Mse, options).unwrap().with_seed(5))
-    };
-    let (below, trainer) = build(1.0);
-    trainer.step(&[batch]).await.unwrap();
-    let after = below.weight().a.read().await.unwrap();
-    let gradient: Vec<f64> = a.iter().zip(&after).map(|(from, to)| f64::from(*from) - f64::from(*to)).collect();
-    // Along the gradient itself; with a learning rate of 0 the loss of a first step is the function to differentiate.
-    let length = norm(gradient.iter().copied());
-    let mut losses = Vec::new();
-    for h in [0.02, -0.02] {
-        let (below, trainer) = build(0.0);
-        let moved: Vec<f32> = a.iter().zip(&gradient).map(|(a, g)| (f64::from(*a) + h * g / length) as f32).collect();
-        below.weight().a.write(&moved).unwrap();
+    for use_dora in [false, true] {
+        let build = |lr| {
+            let below = layer(&gpu, "below", &w, None, &a, &b, LoraConfig::new(3, 3.0));
+            let config = LoraConfig { dropout: 0.4, use_dora, ..LoraConfig::new(2, 4.0) };
+            let above = layer(&gpu, "above", &w2, None, &a2, &b2, config);
+            let modules = vec![Module::Linear(below.clone()), Module::Linear(above)];
+            let options = OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), lr);
+            (below, Trainer::new(&gpu, Network::new(modules).unwrap(), Loss::Mse, options).unwrap().with_seed(5))
+        };
+        let (below, trainer) = build(1.0);
         trainer.step(&[batch]).await.unwrap();
-        losses.push(f64::from(trainer.records(0).await.unwrap()[0].loss));
+        let after = below.weight().a.read().await.unwrap();
+        let gradient: Vec<f64> = a.iter().zip(&after).map(|(from, to)| f64::from(*from) - f64::from(*to)).collect();
+        // Along the gradient itself; with a learning rate of 0 the loss of a first step is the function to differentiate.
+        let length = norm(gradient.iter().copied());
+        let mut losses = Vec::new();
+        for h in [0.02, -0.02] {
+            let (below, trainer) = build(0.0);
+            let moved: Vec<f32> =
+                a.iter().zip(&gradient).map(|(a, g)| (f64::from(*a) + h * g / length) as f32).collect();
+            below.weight().a.write(&moved).unwrap();
+            trainer.step(&[batch]).await.unwrap();
+            losses.push(f64::from(trainer.records(0).await.unwrap()[0].loss));
+        }
+        let slope = (losses[0] - losses[1]) / 0.04;
+        assert!(
+            (slope - length).abs() <= 1e-3 * length,
+            "DoRA {use_dora}: differences say {slope}, the gradient {length}"
+        );
     }
-    let slope = (losses[0] - losses[1]) / 0.04;
-    assert!((slope - length).abs() <= 1e-3 * length, "differences say {slope}, the gradient {length}");
 }
 
 /// Shares of kept elements over 64 × 1,000 draws: 4 standard deviations of a binomial distribution.

@@ -41,6 +41,11 @@ impl FrozenLinear {
         &self.weight
     }
 
+    /// The bias `[out_features]`, if there is one.
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+
     /// Number of columns of `W`.
     pub fn in_features(&self) -> usize {
         self.weight.shape()[1]
@@ -54,6 +59,11 @@ impl FrozenLinear {
     /// Records `output = x·Wᵀ + bias`; overwrites `output [tokens, out_features]`.
     pub fn forward(&self, rec: &Recording, x: &Tensor, output: &Tensor) -> Result<()> {
         linear_f32::record(rec, &self.weight, self.bias.as_ref(), x, output)
+    }
+
+    /// Records `output = x·Wᵀ`.
+    pub(crate) fn forward_without_bias(&self, rec: &Recording, x: &Tensor, output: &Tensor) -> Result<()> {
+        linear_f32::record(rec, &self.weight, None, x, output)
     }
 
     /// Records `d_input = d_output·W`; overwrites `d_input [tokens, in_features]`.

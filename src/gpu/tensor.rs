@@ -436,6 +436,18 @@ impl Tensor {
         Ok(Tensor::view(self.gpu(), self.label(), &[rows, columns], &place.storage, place.offset))
     }
 
+    /// A vector as a matrix of one column, in the same place.
+    pub(crate) fn as_column(&self) -> Result<Tensor> {
+        let place = self.place()?;
+        Ok(Tensor::view(self.gpu(), self.label(), &[self.len(), 1], &place.storage, place.offset))
+    }
+
+    /// A vector as a matrix of one row, in the same place.
+    pub(crate) fn as_row(&self) -> Result<Tensor> {
+        let place = self.place()?;
+        Ok(Tensor::view(self.gpu(), self.label(), &[1, self.len()], &place.storage, place.offset))
+    }
+
     /// Fails unless the shape is `expected`; `name` is the argument's.
     pub(crate) fn expect_shape(&self, name: &str, expected: &[usize]) -> Result<()> {
         if self.shape() == expected {

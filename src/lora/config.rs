@@ -23,6 +23,12 @@ pub struct LoraConfig {
     pub use_rslora: bool,
     /// Share of the layer's input that is dropped before `A` in training steps, in `[0, 1)`: PEFT's `lora_dropout`.
     pub dropout: f64,
+    /// DoRA: a trained length for each row of `W + scaling·B·A`.
+    pub use_dora: bool,
+    /// A trained bias beside `B`: PEFT's `lora_bias`.
+    pub lora_bias: bool,
+    /// Train the base's own bias, too, where it has one: PEFT's `bias`.
+    pub train_bias: bool,
     /// Distribution of `A`.
     pub init: Init,
     /// The same seed gives the same bits everywhere.
@@ -32,7 +38,17 @@ pub struct LoraConfig {
 impl LoraConfig {
     /// PEFT's defaults for this rank and alpha.
     pub fn new(rank: usize, alpha: f64) -> LoraConfig {
-        LoraConfig { rank, alpha, use_rslora: false, dropout: 0.0, init: Init::default(), seed: 0 }
+        LoraConfig {
+            rank,
+            alpha,
+            use_rslora: false,
+            dropout: 0.0,
+            use_dora: false,
+            lora_bias: false,
+            train_bias: false,
+            init: Init::default(),
+            seed: 0,
+        }
     }
 
     /// `alpha/rank`, with rsLoRA `alpha/√rank`.
@@ -52,10 +68,13 @@ impl LoraConfig {
     }
 
     /// # Errors
-    /// As [`LoraConfig::scaling`], and for a dropout outside `[0, 1)`.
+    /// As [`LoraConfig::scaling`], and for a dropout outside `[0, 1)` or DoRA with `lora_bias`.
     pub fn check(&self) -> Result<()> {
         if !(0.0..1.0).contains(&self.dropout) {
             return Err(Error::argument("dropout", "a number in [0, 1)", show_number(self.dropout)));
+        }
+        if self.use_dora && self.lora_bias {
+            return Err(Error::argument("lora_bias", "no bias beside B with DoRA, which has no place for it", "both"));
         }
         self.scaling().map(drop)
     }

@@ -1,31 +1,39 @@
-//! A frozen linear layer with an adapter.
+//! A frozen linear layer with adapters.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
+use super::adapter::Adapter;
 use super::config::LoraConfig;
+use super::dora::{self, Dora};
+use super::merge::Merged;
 use super::weight::{LoraGrad, LoraWeight};
 use crate::base::FrozenLinear;
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, Recording, Tensor};
 use crate::kernels::lora::dropout::{self, Mask};
-use crate::kernels::lora::{find_non_finite, input_grad};
+use crate::kernels::lora::{
+    add_scaled, bias_add, bias_grad, find_non_finite, fused_b_add, grad_a, grad_b, grad_dh, input_grad, project_a,
+    scale_rows,
+};
 
 /// `output = base(x) + scaling·B·(A·x)`, forward and backward.
+///
+/// It has one adapter or several, of which those that are *active* take part and are trained; at first it is the one that
+/// it was made with, [`LoraLinear::DEFAULT`].
 pub struct LoraLinear {
     gpu: Gpu,
     name: Option<String>,
     base: FrozenLinear,
-    weight: LoraWeight,
-    grad: LoraGrad,
-    scaling: f32,
-    dropout: f64,
+    /// With whether each is active, in the order in which they were added.
+    adapters: RefCell<Vec<(Rc<Adapter>, bool)>>,
     enabled: Cell<bool>,
+    pub(super) merged: RefCell<Vec<Merged>>,
+    /// ‖W‖² of each row of the weight without adapters, where an adapter is DoRA's.
+    squares: RefCell<Option<Tensor>>,
     /// Activations for the largest batch so far.
     workspace: RefCell<Option<Workspace>>,
-    /// Of whom, and which of its layers.
-    optimizer: RefCell<(Weak<()>, u32)>,
 }
 
 /// What a training step's dropout depends on, and where it says what was not finite.
@@ -38,43 +46,198 @@ pub(crate) struct TrainingStep {
     pub seed: u64,
 }
 
+#[derive(Clone)]
 struct Workspace {
-    /// Tokens of the forward pass recorded last, whose `h` they hold.
+    /// Tokens of the forward pass recorded last, whose activations they hold.
     tokens: usize,
+    /// `[tokens, out_features]`
     output: Tensor,
-    h: Tensor,
-    dh: Tensor,
-    /// With dropout: what is left of `x`, and in the backward pass what its gradient is made of.
+    /// With dropout `[tokens, in_features]`: what is left of `x`, and in the backward pass what its gradient is made of.
     dropped: Option<Tensor>,
+    /// In the order of the adapters.
+    adapters: Vec<AdapterActivations>,
+}
+
+#[derive(Clone)]
+struct AdapterActivations {
+    adapter: Rc<Adapter>,
+    /// `[tokens, rank]`
+    h: Tensor,
+    /// `[tokens, rank]`
+    dh: Tensor,
+    dora: Option<Dora>,
 }
 
 impl Workspace {
+    fn new(gpu: &Gpu, layer: &LoraLinear, tokens: usize) -> Result<Workspace> {
+        let zeros = |label, columns| Tensor::zeros(gpu, label, &[tokens, columns]);
+        let (in_features, out_features) = (layer.base.in_features(), layer.base.out_features());
+        let adapters = layer.adapters();
+        let activations = |adapter: &Rc<Adapter>| {
+            let rank = adapter.weight().rank();
+            let dora = adapter.magnitude().map(|_| Dora::new(gpu, tokens, rank, out_features)).transpose()?;
+            Ok(AdapterActivations { adapter: adapter.clone(), h: zeros("h", rank)?, dh: zeros("dh", rank)?, dora })
+        };
+        let dropped = match adapters.iter().any(|adapter| adapter.dropout() > 0.0) {
+            true => Some(zeros("dropped input", in_features)?),
+            false => None,
+        };
+        Ok(Workspace {
+            tokens: 0,
+            output: zeros("output", out_features)?,
+            dropped,
+            adapters: adapters.iter().map(activations).collect::<Result<_>>()?,
+        })
+    }
+
     fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        [&self.output, &self.h, &self.dh].into_iter().chain(&self.dropped)
+        let adapters =
+            self.adapters.iter().flat_map(|a| [&a.h, &a.dh].into_iter().chain(a.dora.iter().flat_map(Dora::tensors)));
+        [&self.output].into_iter().chain(&self.dropped).chain(adapters)
+    }
+
+    /// The same for the first `tokens` rows.
+    fn first_rows(&self, tokens: usize) -> Result<Workspace> {
+        let adapter = |a: &AdapterActivations| {
+            Ok(AdapterActivations {
+                adapter: a.adapter.clone(),
+                h: a.h.first_rows(tokens)?,
+                dh: a.dh.first_rows(tokens)?,
+                dora: a.dora.as_ref().map(|dora| dora.first_rows(tokens)).transpose()?,
+            })
+        };
+        Ok(Workspace {
+            tokens,
+            output: self.output.first_rows(tokens)?,
+            dropped: self.dropped.as_ref().map(|t| t.first_rows(tokens)).transpose()?,
+            adapters: self.adapters.iter().map(adapter).collect::<Result<_>>()?,
+        })
     }
 }
 
 impl LoraLinear {
+    /// The name of the adapter that a layer is made with; PEFT's.
+    pub const DEFAULT: &str = "default";
+
     /// Puts a new adapter on `base`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for rank 0, an alpha that is not finite or a dropout outside `[0, 1)`, [`Error::Limit`] where it does not fit.
+    /// [`Error::InvalidArgument`] for what [`LoraConfig::check`] refuses, [`Error::Limit`] where it does not fit.
     pub fn new(gpu: &Gpu, name: Option<&str>, base: FrozenLinear, config: &LoraConfig) -> Result<LoraLinear> {
         base.weight().expect_gpu(gpu)?;
-        let weight = LoraWeight::new(gpu, base.in_features(), base.out_features(), config)?;
-        let grad = LoraGrad::new(gpu, &weight)?;
-        Ok(LoraLinear {
+        let layer = LoraLinear {
             gpu: gpu.clone(),
             name: name.map(str::to_string),
             base,
-            weight,
-            grad,
-            scaling: config.scaling()?,
-            dropout: config.dropout,
+            adapters: RefCell::default(),
             enabled: Cell::new(true),
+            merged: RefCell::default(),
+            squares: RefCell::default(),
             workspace: RefCell::default(),
-            optimizer: RefCell::default(),
+        };
+        layer.add_adapter(LoraLinear::DEFAULT, config)?;
+        layer.set_active(&[LoraLinear::DEFAULT])?;
+        Ok(layer)
+    }
+
+    /// Adds an adapter that is not active yet.
+    ///
+    /// # Errors
+    /// As [`LoraLinear::new`], and [`Error::InvalidArgument`] for a name that is taken.
+    pub fn add_adapter(&self, name: &str, config: &LoraConfig) -> Result<Rc<Adapter>> {
+        self.refuse_merged()?;
+        if self.adapter(name).is_ok() {
+            return Err(Error::argument("adapter", "a name that no adapter of the layer has", name));
+        }
+        let (in_features, out_features) = (self.base.in_features(), self.base.out_features());
+        let adapter = Rc::new(Adapter::new(&self.gpu, name, in_features, out_features, self.base.bias(), config)?);
+        if let Some(magnitude) = adapter.magnitude() {
+            // B is zero, so that the rows' lengths are those of W.
+            dora::start(&self.gpu, &self.base, &self.squares, &adapter, &magnitude.value)?;
+        }
+        self.adapters.borrow_mut().push((adapter.clone(), false));
+        self.drop_workspace();
+        Ok(adapter)
+    }
+
+    /// Takes an adapter away and frees its memory.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a name that no adapter has, the only adapter, or one that an optimiser updates.
+    pub fn remove_adapter(&self, name: &str) -> Result<()> {
+        let adapter = self.adapter(name)?;
+        self.refuse_merged()?;
+        if self.adapters.borrow().len() == 1 {
+            return Err(Error::argument("adapter", "one of several: a layer keeps at least one", name));
+        }
+        if adapter.is_owned() {
+            return Err(Error::argument("adapter", "one that no optimizer updates", name));
+        }
+        self.drop_workspace();
+        self.adapters.borrow_mut().retain(|(other, _)| !Rc::ptr_eq(other, &adapter));
+        adapter.destroy();
+        Ok(())
+    }
+
+    /// Which adapters take part in what is recorded from now on, and are trained by optimisers made from now on. None of
+    /// them leaves the base alone.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a name that no adapter has, or DoRA beside another adapter.
+    pub fn set_active(&self, names: &[&str]) -> Result<()> {
+        let chosen = names.iter().map(|name| self.adapter(name)).collect::<Result<Vec<_>>>()?;
+        if let Some(dora) = chosen.iter().find(|a| a.magnitude().is_some())
+            && names.iter().any(|name| *name != dora.name())
+        {
+            return Err(Error::argument("adapters", "an adapter with DoRA to be active alone", names.join(", ")));
+        }
+        self.refuse_merged()?;
+        for (adapter, active) in self.adapters.borrow_mut().iter_mut() {
+            *active = names.contains(&adapter.name());
+        }
+        Ok(())
+    }
+
+    /// All adapters in the order in which they were added.
+    pub fn adapters(&self) -> Vec<Rc<Adapter>> {
+        self.adapters.borrow().iter().map(|(adapter, _)| adapter.clone()).collect()
+    }
+
+    /// The adapter of this name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where there is none.
+    pub fn adapter(&self, name: &str) -> Result<Rc<Adapter>> {
+        let all = self.adapters.borrow();
+        all.iter().find(|(adapter, _)| adapter.name() == name).map(|(adapter, _)| adapter.clone()).ok_or_else(|| {
+            let names: Vec<_> = all.iter().map(|(adapter, _)| adapter.name()).collect();
+            Error::argument("adapter", &format!("one of {}", names.join(", ")), name)
         })
+    }
+
+    /// The active adapters.
+    pub fn active(&self) -> Vec<Rc<Adapter>> {
+        let all = self.adapters.borrow();
+        all.iter().filter(|(_, active)| *active).map(|(adapter, _)| adapter.clone()).collect()
+    }
+
+    pub(super) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    pub(super) fn set_merged(&self, merged: Vec<Merged>) {
+        *self.merged.borrow_mut() = merged;
+    }
+
+    /// Records the norms of the rows of `W + s·B·A` into a new tensor, for an adapter with DoRA.
+    pub(super) fn row_norm(&self, rec: &Recording, adapter: &Adapter) -> Result<Option<Tensor>> {
+        adapter.magnitude().map(|_| dora::row_norm(rec, &self.base, &self.squares, adapter)).transpose()
+    }
+
+    /// The first active adapter, or else the first.
+    fn primary(&self) -> Rc<Adapter> {
+        let all = self.adapters.borrow();
+        all.iter().find(|(_, active)| *active).unwrap_or(&all[0]).0.clone()
     }
 
     /// The module's name in the model.
@@ -91,47 +254,39 @@ impl LoraLinear {
         &self.base
     }
 
-    /// The adapter.
-    pub fn weight(&self) -> &LoraWeight {
-        &self.weight
+    /// `A` and `B` of the first active adapter.
+    pub fn weight(&self) -> LoraWeight {
+        self.primary().weight().clone()
     }
 
-    /// The adapter's gradients.
-    pub fn grad(&self) -> &LoraGrad {
-        &self.grad
+    /// Their gradients.
+    pub fn grad(&self) -> LoraGrad {
+        self.primary().grad().clone()
     }
 
-    /// `alpha/rank`, or with rsLoRA `alpha/√rank`.
+    /// `alpha/rank`, or with rsLoRA `alpha/√rank`, of the first active adapter.
     pub fn scaling(&self) -> f32 {
-        self.scaling
+        self.primary().scaling()
     }
 
-    /// Share of the input that training steps drop before `A`.
-    pub fn dropout(&self) -> f64 {
-        self.dropout
-    }
-
-    /// Whether the adapter takes part.
+    /// Whether adapters take part.
     pub fn is_enabled(&self) -> bool {
         self.enabled.get()
     }
 
-    /// Switches the adapter on or off for what is recorded from now on.
+    /// Switches the adapters on or off for what is recorded from now on.
     pub fn set_enabled(&self, enabled: bool) {
         self.enabled.set(enabled);
     }
 
-    /// Parameters with their gradients.
-    pub(crate) fn trainable(&self) -> [(&Tensor, &Tensor); 2] {
-        [(&self.weight.a, &self.grad.a), (&self.weight.b, &self.grad.b)]
+    /// The active adapters that are computed beside the base: none while they are switched off or merged into it.
+    fn outside(&self) -> Vec<Rc<Adapter>> {
+        if self.enabled.get() && !self.is_merged() { self.active() } else { Vec::new() }
     }
 
-    pub(crate) fn is_owned(&self) -> bool {
-        self.optimizer.borrow().0.strong_count() > 0
-    }
-
-    pub(crate) fn own(&self, token: &Rc<()>, index: u32) {
-        *self.optimizer.borrow_mut() = (Rc::downgrade(token), index);
+    /// What a recording of the layer depends on beside its tensors: the active adapters and their scalings.
+    pub(crate) fn recorded_state(&self) -> Vec<(String, u32)> {
+        self.outside().iter().map(|adapter| (adapter.name().to_string(), adapter.scaling().to_bits())).collect()
     }
 
     /// Records the forward pass of `x [tokens, in_features]` and returns its output `[tokens, out_features]`, which the
@@ -140,27 +295,88 @@ impl LoraLinear {
         self.record_forward(rec, x, None)
     }
 
+    /// The forward pass of a batch whose rows are of different adapters: row `t` is `adapters[t]`'s, or the base's alone.
+    /// Not for training: a backward pass after it is refused.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where there are not as many names as rows, [`Error::InvalidArgument`] for a name that no adapter
+    /// has, or one with DoRA.
+    pub fn forward_rows(&self, rec: &Recording, x: &Tensor, adapters: &[Option<&str>]) -> Result<Tensor> {
+        let [tokens, _] = x.matrix("x")?;
+        x.expect_shape("x", &[tokens, self.base.in_features()])?;
+        crate::gpu::check_length("adapters", tokens as u64, adapters.len())?;
+        for name in adapters.iter().flatten() {
+            if self.adapter(name)?.magnitude().is_some() {
+                return Err(Error::argument("adapters", "adapters without DoRA", *name));
+            }
+        }
+        self.refuse_merged()?;
+        let workspace = self.activations(tokens)?;
+        rec.all_or_nothing(|| {
+            self.base.forward(rec, x, &workspace.output)?;
+            for a in &workspace.adapters {
+                let mine = |name: &Option<&str>| f32::from(u8::from(*name == Some(a.adapter.name())));
+                let factors: Vec<f32> = adapters.iter().map(mine).collect();
+                if factors.iter().all(|f| *f == 0.0) {
+                    continue;
+                }
+                let factors = Tensor::from_slice(&self.gpu, "rows", &[tokens], &factors)?;
+                let (adapter, scaling) = (&a.adapter, a.adapter.scaling());
+                project_a::record(rec, &adapter.weight().a, x, &a.h)?;
+                scale_rows::record(rec, &factors, &a.h)?;
+                fused_b_add::record(rec, &adapter.weight().b, &a.h, &workspace.output, scaling)?;
+                if let Some(bias) = adapter.lora_bias() {
+                    // A product of one: factors [tokens, 1] by bias [out_features, 1].
+                    let [bias, rows] = [bias.value.as_column()?, factors.as_column()?];
+                    fused_b_add::record(rec, &bias, &rows, &workspace.output, scaling)?;
+                }
+            }
+            Ok(())
+        })?;
+        self.set_tokens(0);
+        Ok(workspace.output)
+    }
+
     /// The same in a training step, with dropout.
     pub(crate) fn record_forward(&self, rec: &Recording, x: &Tensor, step: Option<&TrainingStep>) -> Result<Tensor> {
         let [tokens, _] = x.matrix("x")?;
         x.expect_shape("x", &[tokens, self.base.in_features()])?;
-        let Workspace { output, h, dropped, .. } = self.activations(tokens)?;
+        let workspace = self.activations(tokens)?;
+        let output = &workspace.output;
         rec.all_or_nothing(|| {
-            self.base.forward(rec, x, &output)?;
-            if self.enabled.get() {
-                let x = self.drop_out(rec, x, step, dropped.as_ref())?;
-                rec.lora_forward_fused(&self.weight, &x, &h, &output, self.scaling)?;
+            self.base.forward(rec, x, output)?;
+            for (a, mask) in self.taking_part(&workspace, step) {
+                let weight = a.adapter.weight();
+                let kept = drop_out(rec, x, step, mask, workspace.dropped.as_ref())?;
+                match (&a.dora, a.adapter.magnitude()) {
+                    (Some(dora), Some(magnitude)) => {
+                        project_a::record(rec, &weight.a, &kept, &a.h)?;
+                        let dropped = mask.map(|_| &kept);
+                        dora.forward(
+                            rec,
+                            &self.base,
+                            &self.squares,
+                            &a.adapter,
+                            &magnitude.value,
+                            dropped,
+                            &a.h,
+                            output,
+                        )?;
+                    }
+                    _ => rec.lora_forward_fused(weight, &kept, &a.h, output, a.adapter.scaling())?,
+                }
+                if let Some(bias) = a.adapter.lora_bias() {
+                    bias_add::record(rec, &bias.value, output, a.adapter.scaling())?;
+                }
             }
             Ok(())
         })?;
-        if let Some(workspace) = self.workspace.borrow_mut().as_mut() {
-            workspace.tokens = tokens;
-        }
-        Ok(output)
+        self.set_tokens(tokens);
+        Ok(workspace.output)
     }
 
     /// Records the backward pass after a [`forward`](LoraLinear::forward) of the same `x`: adds to the gradients, and
-    /// overwrites `d_input [tokens, in_features]` where it is given. With the adapter off only `d_input` is computed.
+    /// overwrites `d_input [tokens, in_features]` where it is given. With the adapters off only `d_input` is computed.
     pub fn backward(&self, rec: &Recording, x: &Tensor, d_output: &Tensor, d_input: Option<&Tensor>) -> Result<()> {
         self.record_backward(rec, x, d_output, d_input, None)
     }
@@ -177,68 +393,102 @@ impl LoraLinear {
         let [tokens, _] = x.matrix("x")?;
         x.expect_shape("x", &[tokens, self.base.in_features()])?;
         d_output.expect_shape("d_output", &[tokens, self.base.out_features()])?;
-        let Workspace { output, h, dh, dropped, .. } = self.activations(tokens)?;
+        let workspace = self.activations(tokens)?;
         let last = self.workspace.borrow().as_ref().map_or(0, |w| w.tokens);
         if last != tokens {
             let expected = format!("the layer's last forward pass to be of as many tokens, it was of {last}");
             return Err(Error::argument("x", &expected, format!("{tokens} tokens")));
         }
         rec.all_or_nothing(|| {
-            if let Some(d_input) = d_input {
+            let parts = self.taking_part(&workspace, step);
+            // Without dropout DoRA's base product is scaled, too, and goes back with what the adapter gives.
+            let scaled_base = parts.iter().any(|(a, mask)| a.dora.is_some() && mask.is_none());
+            if let Some(d_input) = d_input.filter(|_| !scaled_base) {
                 self.base.backward_input(rec, d_output, d_input)?;
             }
-            if !self.enabled.get() {
-                return Ok(());
+            for (a, mask) in &parts {
+                self.adapter_backward(rec, a, x, d_output, d_input, step, *mask, workspace.dropped.as_ref())?;
+                if let Some(step) = step {
+                    find_non_finite::record(rec, &workspace.output, &a.dh, &step.window, a.adapter.numbers().0)?;
+                }
             }
-            let mask = step.and_then(|step| self.mask(step));
-            let dropped = dropped.as_ref().filter(|_| mask.is_some());
-            let kept = self.drop_out(rec, x, step, dropped)?;
-            let through = if mask.is_some() { None } else { d_input };
-            rec.lora_backward(&self.weight, d_output, &kept, &h, &dh, &self.grad, through, self.scaling)?;
-            if let (Some(step), Some(mask), Some(d_input), Some(dropped)) = (step, mask, d_input, dropped) {
-                // d_input += mask⊙(scaling·dh·A)/(1−p)
-                rec.zero(dropped)?;
-                input_grad::record(rec, &self.weight.a, &dh, dropped, self.scaling)?;
-                dropout::record(rec, dropped, &step.state, &step.window, d_input, mask, true)?;
-            }
-            match step {
-                Some(step) => find_non_finite::record(rec, &output, &dh, &step.window, self.index()),
-                None => Ok(()),
-            }
+            Ok(())
         })
     }
 
-    /// The mask of this layer in a step; None where nothing is dropped.
-    fn mask(&self, step: &TrainingStep) -> Option<Mask> {
-        (self.dropout > 0.0).then(|| Mask { p: self.dropout, seed: step.seed, layer: self.index() })
-    }
-
-    /// What `A` sees of `x`: in a step with dropout the rest, which is written to `dropped`.
-    fn drop_out(
+    /// Adds to one adapter's gradients, and to `d_input` what comes through it.
+    #[allow(clippy::too_many_arguments)]
+    fn adapter_backward(
         &self,
         rec: &Recording,
+        a: &AdapterActivations,
         x: &Tensor,
+        d_output: &Tensor,
+        d_input: Option<&Tensor>,
         step: Option<&TrainingStep>,
+        mask: Option<Mask>,
         dropped: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        match (step.and_then(|step| Some((step, self.mask(step)?))), dropped) {
-            (Some((step, mask)), Some(dropped)) => {
-                dropout::record(rec, x, &step.state, &step.window, dropped, mask, false)?;
-                Ok(dropped.clone())
+    ) -> Result<()> {
+        let (adapter, h, dh) = (&a.adapter, &a.h, &a.dh);
+        let (weight, grad, scaling) = (adapter.weight(), adapter.grad(), adapter.scaling());
+        if let Some(bias) = adapter.base_bias() {
+            bias_grad::record(rec, d_output, &bias.grad, 1.0)?;
+        }
+        if let Some(bias) = adapter.lora_bias() {
+            bias_grad::record(rec, d_output, &bias.grad, scaling)?;
+        }
+        let du = match (&a.dora, adapter.magnitude()) {
+            (Some(dora), Some(magnitude)) => dora.backward(rec, magnitude, d_output)?,
+            _ => d_output,
+        };
+        let kept = drop_out(rec, x, step, mask, dropped)?;
+        grad_b::record(rec, du, h, &grad.b, scaling)?;
+        grad_dh::record(rec, &weight.b, du, dh)?;
+        grad_a::record(rec, dh, &kept, &grad.a, scaling)?;
+        let Some(d_input) = d_input else { return Ok(()) };
+        match (mask, step, dropped) {
+            (Some(mask), Some(step), Some(dropped)) => {
+                // d_input += mask⊙(scaling·dh·A)/(1−p), with DoRA also of (du − d_output)·W.
+                if a.dora.is_some() {
+                    add_scaled::record(rec, d_output, du, -1.0)?;
+                    self.base.backward_input(rec, du, dropped)?;
+                } else {
+                    rec.zero(dropped)?;
+                }
+                input_grad::record(rec, &weight.a, dh, dropped, scaling)?;
+                dropout::record(rec, dropped, &step.state, &step.window, d_input, mask, true)
             }
-            _ => Ok(x.clone()),
+            _ => {
+                if a.dora.is_some() {
+                    self.base.backward_input(rec, du, d_input)?;
+                }
+                input_grad::record(rec, &weight.a, dh, d_input, scaling)
+            }
         }
     }
 
-    /// Which of its optimiser's layers it is.
-    fn index(&self) -> u32 {
-        self.optimizer.borrow().1
+    /// The active adapters' activations, each with the mask of its dropout, if any.
+    fn taking_part<'a>(
+        &self,
+        workspace: &'a Workspace,
+        step: Option<&TrainingStep>,
+    ) -> Vec<(&'a AdapterActivations, Option<Mask>)> {
+        let active = self.outside();
+        let mask = |adapter: &Adapter| {
+            let step = step.filter(|_| adapter.dropout() > 0.0)?;
+            Some(Mask { p: adapter.dropout(), seed: step.seed, layer: adapter.numbers().1 })
+        };
+        let parts = workspace.adapters.iter().filter(|a| active.iter().any(|b| Rc::ptr_eq(&a.adapter, b)));
+        parts.map(|a| (a, mask(&a.adapter))).collect()
     }
 
-    /// `scaling·B·A [out_features, in_features]`, computed on the CPU from what is on the GPU now.
+    /// `scaling·B·A [out_features, in_features]` of the first active adapter, computed on the CPU from what is on the GPU
+    /// now.
     pub fn delta_weight(&self) -> impl Future<Output = Result<Vec<f32>>> + use<> {
-        let (a, b) = (self.weight.a.read(), self.weight.b.read());
-        let (rank, in_features, scaling) = (self.weight.rank(), self.weight.in_features(), f64::from(self.scaling));
+        let adapter = self.primary();
+        let weight = adapter.weight();
+        let (a, b) = (weight.a.read(), weight.b.read());
+        let (rank, in_features, scaling) = (weight.rank(), weight.in_features(), f64::from(adapter.scaling()));
         async move {
             let (a, b) = (a.await?, b.await?);
             let mut delta = Vec::with_capacity(b.len() / rank * in_features);
@@ -256,43 +506,63 @@ impl LoraLinear {
         Ok(self.activations(tokens)?.output)
     }
 
-    /// The workspace's first `tokens` rows.
-    fn activations(&self, tokens: usize) -> Result<Workspace> {
-        self.weight.a.place()?;
-        let mut slot = self.workspace.borrow_mut();
-        let failed = |w: &Workspace| w.tensors().any(Tensor::has_failed);
-        if slot.as_ref().is_none_or(|w| w.output.shape()[0] < tokens || failed(w)) {
-            let zeros = |label, columns| Tensor::zeros(&self.gpu, label, &[tokens, columns]);
-            *slot = Some(Workspace {
-                tokens: 0,
-                output: zeros("output", self.base.out_features())?,
-                h: zeros("h", self.weight.rank())?,
-                dh: zeros("dh", self.weight.rank())?,
-                dropped: match self.dropout > 0.0 {
-                    true => Some(zeros("dropped input", self.base.in_features())?),
-                    false => None,
-                },
-            });
+    pub(crate) fn refuse_merged(&self) -> Result<()> {
+        if self.is_merged() {
+            return Err(Error::argument(
+                "adapters",
+                "none that is merged into the weight: unmerge first",
+                self.label(),
+            ));
         }
-        match slot.as_ref() {
-            Some(w) => Ok(Workspace {
-                tokens,
-                output: w.output.first_rows(tokens)?,
-                h: w.h.first_rows(tokens)?,
-                dh: w.dh.first_rows(tokens)?,
-                dropped: w.dropped.as_ref().map(|t| t.first_rows(tokens)).transpose()?,
-            }),
-            None => Err(Error::Disposed(self.label().into())),
+        Ok(())
+    }
+
+    fn set_tokens(&self, tokens: usize) {
+        if let Some(workspace) = self.workspace.borrow_mut().as_mut() {
+            workspace.tokens = tokens;
         }
     }
 
-    /// Frees the GPU memory of base, adapter, gradients and activations.
-    pub fn destroy(&self) {
-        self.base.destroy();
-        self.weight.destroy();
-        self.grad.destroy();
+    /// The workspace's first `tokens` rows.
+    fn activations(&self, tokens: usize) -> Result<Workspace> {
+        self.primary().weight().a.place()?;
+        let mut slot = self.workspace.borrow_mut();
+        match slot.as_ref() {
+            Some(w) if w.output.shape()[0] >= tokens && !w.tensors().any(Tensor::has_failed) => w.first_rows(tokens),
+            _ => slot.insert(Workspace::new(&self.gpu, self, tokens)?).first_rows(tokens),
+        }
+    }
+
+    fn drop_workspace(&self) {
         if let Some(workspace) = self.workspace.take() {
             workspace.tensors().for_each(Tensor::destroy_storage);
         }
+    }
+
+    /// Frees the GPU memory of base, adapters, gradients and activations.
+    pub fn destroy(&self) {
+        self.base.destroy();
+        self.adapters().iter().for_each(|adapter| adapter.destroy());
+        if let Some(squares) = self.squares.take() {
+            squares.destroy();
+        }
+        self.drop_workspace();
+    }
+}
+
+/// What `A` sees of `x`: with a mask the rest, which is written to `dropped`.
+fn drop_out(
+    rec: &Recording,
+    x: &Tensor,
+    step: Option<&TrainingStep>,
+    mask: Option<Mask>,
+    dropped: Option<&Tensor>,
+) -> Result<Tensor> {
+    match (step, mask, dropped) {
+        (Some(step), Some(mask), Some(dropped)) => {
+            dropout::record(rec, x, &step.state, &step.window, dropped, mask, false)?;
+            Ok(dropped.clone())
+        }
+        _ => Ok(x.clone()),
     }
 }

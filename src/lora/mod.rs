@@ -1,10 +1,14 @@
 //! The adapter: its configuration, its weights, and a linear layer with one.
 
+mod adapter;
 mod config;
+mod dora;
 mod layer;
+mod merge;
 mod recording;
 mod weight;
 
+pub use adapter::{Adapter, Trained};
 pub use config::{Init, LoraConfig};
 pub use layer::LoraLinear;
 pub(crate) use layer::TrainingStep;

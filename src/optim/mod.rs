@@ -12,7 +12,7 @@ pub use crate::kernels::optim::AdamW;
 use crate::kernels::optim::{
     LrRatio, STATE_LEN, WINDOW_LEN, adamw, begin_step, end_micro_batch, grad_norm, sgd, sgd_momentum,
 };
-use crate::lora::{LoraLinear, TrainingStep};
+use crate::lora::{Adapter, LoraLinear, Trained, TrainingStep};
 pub use schedule::Schedule;
 
 /// Hyper-parameters of SGD, as `torch.optim.SGD` names them.
@@ -44,7 +44,7 @@ pub struct OptimizerOptions {
     pub schedule: Schedule,
     /// Scale the gradients down to this norm where it is larger, as `clip_grad_norm_` does.
     pub max_grad_norm: Option<f64>,
-    /// LoRA+ (Hayou et al. 2024): B learns this many times as fast as A.
+    /// LoRA+ (Hayou et al. 2024): B, and what is a vector, learns this many times as fast as A.
     pub lr_ratio_b: f64,
 }
 
@@ -64,8 +64,8 @@ pub struct Optimizer {
     options: OptimizerOptions,
     param: Tensor,
     grad: Tensor,
-    /// First element of the B matrices in the arenas.
-    first_b: usize,
+    /// First element of what LoRA+ has learn faster.
+    first_fast: usize,
     /// AdamW: `[2, len]`; SGD with momentum: as `param`.
     moments: Option<Tensor>,
     state: Tensor,
@@ -83,7 +83,7 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// Moves the adapters and gradients of `layers` into arenas of their own and makes zero moments.
+    /// Moves the active adapters and gradients of `layers` into arenas of their own and makes zero moments.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a learning rate or hyper-parameter out of range, no layers, a layer given twice or
@@ -93,14 +93,24 @@ impl Optimizer {
         if layers.is_empty() {
             return Err(Error::argument("layers", "at least one layer", "none"));
         }
+        let adapters: Vec<(u32, Rc<Adapter>)> =
+            layers.iter().zip(0..).flat_map(|(layer, i)| layer.active().into_iter().map(move |a| (i, a))).collect();
         for (i, layer) in layers.iter().enumerate() {
-            if layer.is_owned() || layers[..i].iter().any(|other| std::ptr::eq(*other, *layer)) {
+            layer.refuse_merged()?;
+            let taken = layer.active().iter().any(|adapter| adapter.is_owned());
+            if taken || layers[..i].iter().any(|other| std::ptr::eq(*other, *layer)) {
                 return Err(Error::argument("layers", "layers that no other optimiser updates", layer.label()));
             }
         }
-        // All A first, then all B, so that the two groups are two ranges.
-        let trainable: Vec<_> = (0..2).flat_map(|i| layers.iter().map(move |l| l.trainable()[i])).collect();
-        let labelled = |label| trainable.iter().map(|(p, _)| (label, p.shape())).collect::<Vec<_>>();
+        if adapters.is_empty() {
+            return Err(Error::argument("layers", "a layer with an active adapter", "none"));
+        }
+        // All that learns at the one rate first, then what LoRA+ has learn faster, so that the groups are two ranges.
+        let [slow, fast] =
+            [0, 1].map(|i| adapters.iter().flat_map(|(_, a)| a.trained()[i].clone()).collect::<Vec<_>>());
+        let first_fast = slow.len();
+        let trained: Vec<Trained> = slow.into_iter().chain(fast).collect();
+        let labelled = |label| trained.iter().map(|t| (label, t.value.shape())).collect::<Vec<_>>();
         let (param, params) = Tensor::arena(gpu, "parameters", &labelled("parameter"))?;
         let (grad, grads) = Tensor::arena(gpu, "gradients", &labelled("gradient"))?;
         let moments = match options.kind {
@@ -116,7 +126,7 @@ impl Optimizer {
         totals.write(&[0.0, 1.0])?;
         let lr = options.schedule.table(options.lr)?;
         let optimizer = Optimizer {
-            first_b: params[layers.len()].place()?.offset as usize / 4,
+            first_fast: params[first_fast].place()?.offset as usize / 4,
             moments,
             state: Tensor::zeros(gpu, "optimizer state", &[STATE_LEN])?,
             lr: Tensor::from_slice(gpu, "learning rate", &[lr.len()], &lr)?,
@@ -131,18 +141,18 @@ impl Optimizer {
             ownership: RefCell::new(Some(Rc::new(()))),
         };
         let rec = Recording::new(gpu);
-        for ((p, g), (to_p, to_g)) in trainable.iter().zip(params.iter().zip(&grads)) {
-            save_activation::record(&rec, p, to_p)?;
-            save_activation::record(&rec, g, to_g)?;
+        for (from, (param, grad)) in trained.iter().zip(params.iter().zip(&grads)) {
+            save_activation::record(&rec, &from.value, param)?;
+            save_activation::record(&rec, &from.grad, grad)?;
         }
         // What the GPU process may still find wrong with it, it finds in the first step again, whose promise says so.
         drop(rec.try_submit()?);
-        for ((p, g), (to_p, to_g)) in trainable.iter().zip(params.iter().zip(&grads)) {
-            p.rebase(to_p)?;
-            g.rebase(to_g)?;
+        for (from, (param, grad)) in trained.iter().zip(params.iter().zip(&grads)) {
+            from.value.rebase(param)?;
+            from.grad.rebase(grad)?;
         }
         if let Some(token) = optimizer.ownership.borrow().as_ref() {
-            layers.iter().zip(0..).for_each(|(layer, index)| layer.own(token, index));
+            adapters.iter().zip(0..).for_each(|((layer, adapter), i)| adapter.own(token, *layer, i));
         }
         Ok(optimizer)
     }
@@ -151,7 +161,7 @@ impl Optimizer {
     /// counted, where a trainer adds it up. Gradients or a loss that are not finite leave the parameters as they are.
     pub fn step(&self, rec: &Recording) -> Result<()> {
         let options = self.options;
-        let group = LrRatio { from: self.first_b, ratio: options.lr_ratio_b as f32 };
+        let group = LrRatio { from: self.first_fast, ratio: options.lr_ratio_b as f32 };
         let partial_sums = rec.gpu().scratch()?;
         rec.all_or_nothing(|| {
             let partials = grad_norm::record(rec, &self.grad, &partial_sums)?;

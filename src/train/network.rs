@@ -68,13 +68,9 @@ impl Network {
         fn describe(modules: &[Module]) -> String {
             let parts = modules.iter().map(|module| match module {
                 Module::Linear(layer) => {
-                    let weight = layer.weight();
-                    let (scaling, dropout) = (layer.scaling().to_bits(), layer.dropout().to_bits());
-                    let (rows, rank, columns) = (weight.out_features(), weight.rank(), weight.in_features());
-                    format!(
-                        "{}[{rows}×{rank}×{columns}, {scaling:08x}, {dropout:016x}]",
-                        layer.name().unwrap_or_default()
-                    )
+                    let (rows, columns) = (layer.base().out_features(), layer.base().in_features());
+                    let adapters: Vec<_> = layer.active().iter().map(|adapter| adapter.description()).collect();
+                    format!("{}[{rows}×{columns}: {}]", layer.name().unwrap_or_default(), adapters.join("; "))
                 }
                 Module::Activation(kind) => format!("{kind:?}"),
                 Module::Norm(norm) => norm.description(),

@@ -113,8 +113,8 @@ pub struct Trainer {
 /// Tensors and recordings for one number of tokens.
 pub(crate) struct Plan {
     tokens: usize,
-    /// Which adapters took part when it was recorded.
-    enabled: Vec<bool>,
+    /// Of each layer, which adapters took part when it was recorded, and their scalings.
+    adapters: Vec<Vec<(String, u32)>>,
     /// `[tokens, in_features]`
     pub x: Tensor,
     /// `[tokens, out_features]`, or labels `[tokens]`
@@ -328,8 +328,8 @@ impl Trainer {
     /// The plan for this many tokens, made on first use.
     pub(crate) fn plan(&self, tokens: usize) -> Result<Rc<Plan>> {
         let mut plans = self.plans.borrow_mut();
-        let enabled: Vec<bool> = self.network.layers().iter().map(|layer| layer.is_enabled()).collect();
-        if let Some(i) = plans.iter().position(|plan| plan.tokens == tokens && plan.enabled == enabled) {
+        let adapters: Vec<_> = self.network.layers().iter().map(|layer| layer.recorded_state()).collect();
+        if let Some(i) = plans.iter().position(|plan| plan.tokens == tokens && plan.adapters == adapters) {
             let plan = plans.remove(i);
             plans.push(plan.clone());
             return Ok(plan);
@@ -350,7 +350,7 @@ impl Trainer {
         let [micro_step, step, evaluate] = [(); 3].map(|()| Recording::new(gpu));
         forward(&micro_step, Some(&training))?;
         self.network.backward(&micro_step, &activations, &training)?;
-        if self.network.layers().iter().any(|layer| layer.dropout() > 0.0) {
+        if self.network.layers().iter().flat_map(|layer| layer.active()).any(|adapter| adapter.dropout() > 0.0) {
             self.optimizer.end_micro_batch(&micro_step)?;
         }
         zero(&self.optimizer, &step)?;
@@ -359,7 +359,7 @@ impl Trainer {
         self.optimizer.step(&step)?;
         self.optimizer.zero_sums(&evaluate)?;
         forward(&evaluate, None)?;
-        let plan = Rc::new(Plan { tokens, enabled, x, targets, activations, micro_step, step, evaluate });
+        let plan = Rc::new(Plan { tokens, adapters, x, targets, activations, micro_step, step, evaluate });
         if plans.len() >= MAX_PLANS {
             plans.remove(0).destroy();
         }

@@ -275,7 +275,8 @@ impl RawConfig {
         seed: f64,
     ) -> Result<RawConfig> {
         let init = if hesper_init { Init::Hesper } else { Init::Peft };
-        let config = LoraConfig { rank: rank as usize, alpha, use_rslora, dropout, init, seed: seed as u64 };
+        let config =
+            LoraConfig { use_rslora, dropout, init, seed: seed as u64, ..LoraConfig::new(rank as usize, alpha) };
         config.check()?;
         Ok(RawConfig(config))
     }

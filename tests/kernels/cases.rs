@@ -232,6 +232,53 @@ const NORMED: &[Dims] = &[
 const STEPS: &[Dims] =
     &[d(1, 1, 0, 0), d(2, 7, 4, 1), d(3, 8, 5, 2), d(5, 65, 11, 0), d(9, 513, 12, 2), d(4, 1024, 9, 2)];
 
+/// Tokens × out_features. The last has more than one dimension of workgroups.
+const COLUMNS: &[Dims] = &[
+    d(2, 1, 5, 1),
+    d(7, 1, 33, 1),
+    d(1, 1, 1, 1),
+    d(130, 1, 63, 1),
+    d(33, 1, 65, 1),
+    d(1, 1, 130, 1),
+    d(1, 1, 4_194_241, 1),
+];
+/// Tokens × rank.
+const ROWS: &[Dims] = &[
+    d(3, 1, 1, 5),
+    d(7, 1, 1, 17),
+    d(1, 1, 1, 1),
+    d(130, 1, 1, 3),
+    d(65, 1, 1, 8),
+    d(64, 1, 1, 64),
+    d(4_194_241, 1, 1, 1),
+];
+const NORMED_ROWS: &[Dims] =
+    &[d(3, 5, 1, 1), d(7, 33, 1, 1), d(1, 1, 1, 1), d(65, 130, 1, 1), d(130, 257, 1, 1), d(4_194_241, 1, 1, 1)];
+const ADAPTED: &[Dims] =
+    &[d(1, 3, 5, 3), d(1, 31, 33, 17), d(1, 7, 1, 1), d(1, 65, 63, 8), d(1, 130, 65, 4), d(1, 64, 130, 64)];
+/// Tokens × out_features × rank; 1 with a bias, 2 with dropout, 3 both.
+const DORA: &[Dims] = &[
+    d(2, 1, 5, 3),
+    d(7, 2, 33, 17),
+    d(1, 3, 1, 1),
+    d(3, 0, 63, 8),
+    d(65, 1, 65, 4),
+    d(130, 3, 13, 64),
+    d(1, 0, 130, 1),
+    d(65_537, 1, 65, 1),
+];
+
+/// in_features × out_features × rank; 1 merges, 2 the way back, 3 and 4 with DoRA.
+const MERGED: &[Dims] = &[
+    d(1, 3, 5, 3),
+    d(2, 31, 33, 17),
+    d(3, 1, 1, 1),
+    d(4, 65, 13, 8),
+    d(3, 64, 63, 4),
+    d(4, 129, 65, 64),
+    d(1, 4_194_241, 1, 1),
+];
+
 /// Rows × features; `out_features` percent are dropped, `rank` 2 adds. The last has more than one dimension of workgroups.
 const DROPPED: &[Dims] = &[
     d(3, 7, 35, 1),
@@ -285,6 +332,32 @@ fn show_activated(d: &Dims) -> String {
 fn show_normed(d: &Dims) -> String {
     let kind = if d.rank < 3 { "layer" } else { "RMS" };
     format!("{}×{} {kind}{}", d.tokens, d.in_features, if d.rank.is_multiple_of(2) { " with bias" } else { "" })
+}
+
+fn show_columns(d: &Dims) -> String {
+    format!("{}×{}", d.tokens, d.out_features)
+}
+
+fn show_rows(d: &Dims) -> String {
+    format!("{}×{}", d.tokens, d.rank)
+}
+
+fn show_features(d: &Dims) -> String {
+    format!("{}×{}", d.tokens, d.in_features)
+}
+
+fn show_adapted(d: &Dims) -> String {
+    format!("{}×{}×{}", d.in_features, d.out_features, d.rank)
+}
+
+fn show_dora(d: &Dims) -> String {
+    let with = ["", " with bias", " with dropout", " with bias and dropout"][d.in_features];
+    format!("{}×{}×{}{with}", d.tokens, d.out_features, d.rank)
+}
+
+fn show_merged(d: &Dims) -> String {
+    let how = ["", "", " back", " with DoRA", " back with DoRA"][d.tokens];
+    format!("{}×{}×{}{how}", d.in_features, d.out_features, d.rank)
 }
 
 fn show_dropped(d: &Dims) -> String {
@@ -371,6 +444,132 @@ fn dropout(d: Dims, rng: &mut Rng) -> Case {
         [x, state(draw.step, [0.05, 1.0, 1.0], 1.0, false), window([draw.micro_batch, 0, 0]), output],
         move |rec, [x, state, window, output]| lora::dropout::record(rec, x, state, window, output, mask, accumulate),
         [(3, products(&sums))],
+    )
+}
+
+fn bias_add(d: Dims, rng: &mut Rng) -> Case {
+    let [bias, output] = [given(rng, &[d.out_features]), given(rng, &[d.tokens, d.out_features])];
+    let sums = reference::lora::bias_add(&bias.f64(), &output.f64(), SCALE.into());
+    case([bias, output], |rec, [bias, output]| lora::bias_add::record(rec, bias, output, SCALE), [(1, products(&sums))])
+}
+
+fn bias_grad(d: Dims, rng: &mut Rng) -> Case {
+    let [d_output, d_bias] = [given(rng, &[d.tokens, d.out_features]), given(rng, &[d.out_features])];
+    let sums = reference::lora::bias_grad(&d_output.f64(), &d_bias.f64(), SCALE.into());
+    case(
+        [d_output, d_bias],
+        |rec, [d_output, d_bias]| lora::bias_grad::record(rec, d_output, d_bias, SCALE),
+        [(1, products(&sums))],
+    )
+}
+
+fn scale_rows(d: Dims, rng: &mut Rng) -> Case {
+    let [factors, h] = [given(rng, &[d.tokens]), given(rng, &[d.tokens, d.rank])];
+    let sums = reference::lora::scale_rows(&factors.f64(), &h.f64());
+    case([factors, h], |rec, [factors, h]| lora::scale_rows::record(rec, factors, h), [(1, products(&sums))])
+}
+
+/// `tokens` rows are given, and as many come before and after them.
+fn row_squares(d: Dims, rng: &mut Rng) -> Case {
+    let (rows, features) = (d.tokens, d.in_features);
+    let weight = given(rng, &[rows, features]);
+    let squares = given(rng, &[3 * rows]);
+    let mut expected = exact(&squares.f64());
+    expected.splice(rows..2 * rows, products(&reference::lora::row_squares(features, &weight.f64())));
+    case(
+        [weight, squares],
+        move |rec, [weight, squares]| lora::row_squares::record(rec, weight, squares, rows),
+        [(1, expected)],
+    )
+}
+
+/// `A·Wᵀ`, `A·Aᵀ` and ‖W‖² of a real W and A, so that the argument of the root is a square.
+fn weight_norm(d: Dims, rng: &mut Rng) -> Case {
+    let [w, a] = [given(rng, &[d.out_features, d.in_features]), given(rng, &[d.rank, d.in_features])];
+    let b = given(rng, &[d.out_features, d.rank]);
+    let float = |sums: Vec<Sum>| sums.iter().map(|s| s.value as f32).collect::<Vec<f32>>();
+    let squares = Given::new(&[d.out_features], float(reference::lora::row_squares(d.in_features, &w.f64())));
+    let by_a = |x: &Given, rows| reference::lora::project_a(Dims { tokens: rows, ..d }, &a.f64(), &x.f64());
+    let wa = float(by_a(&w, d.out_features)); // [out_features, rank]
+    let turned = (0..d.rank * d.out_features).map(|i| wa[i % d.out_features * d.rank + i / d.out_features]);
+    let aw = Given::new(&[d.rank, d.out_features], turned.collect());
+    let aa = Given::new(&[d.rank, d.rank], float(by_a(&a, d.rank)));
+    let sums = reference::lora::weight_norm(d.rank, &b.f64(), &squares.f64(), &aw.f64(), &aa.f64(), SCALE.into());
+    case(
+        [b, squares, aw, aa, unset(&[d.out_features])],
+        |rec, [b, squares, aw, aa, norm]| lora::weight_norm::record(rec, b, squares, aw, aa, norm, SCALE),
+        [(4, products(&sums))],
+    )
+}
+
+/// Lengths, none of them near 0.
+fn lengths(rng: &mut Rng, len: usize) -> Given {
+    let mut all = given(rng, &[len]);
+    all.data.iter_mut().for_each(|v| *v = 0.5 + v.abs());
+    all
+}
+
+/// `tokens` is 1 to merge, 2 the way back, 3 and 4 the same with DoRA.
+fn merge(d: Dims, rng: &mut Rng) -> Case {
+    let (back, has_dora) = (d.tokens.is_multiple_of(2), d.tokens > 2);
+    let [a, b] = [given(rng, &[d.rank, d.in_features]), given(rng, &[d.out_features, d.rank])];
+    let [magnitude, norm] = [lengths(rng, d.out_features), lengths(rng, d.out_features)];
+    let weight = given(rng, &[d.out_features, d.in_features]);
+    let dora = [magnitude.f64(), norm.f64()];
+    let dora = has_dora.then_some([dora[0].as_slice(), &dora[1]]);
+    let sums = reference::lora::merge(d, &a.f64(), &b.f64(), dora, &weight.f64(), SCALE.into(), back);
+    case(
+        [a, b, magnitude, norm, weight],
+        move |rec, [a, b, magnitude, norm, weight]| {
+            lora::merge::record(rec, a, b, has_dora.then_some([magnitude, norm]), weight, SCALE, back)
+        },
+        [(4, products(&sums))],
+    )
+}
+
+/// `in_features` is 1 with a bias, 2 where p is in u, 3 both.
+fn dora(d: Dims, rng: &mut Rng) -> Case {
+    let (has_bias, dropped) = (d.in_features & 1 != 0, d.in_features & 2 != 0);
+    let shape = [d.tokens, d.out_features];
+    let [b, h] = [given(rng, &[d.out_features, d.rank]), given(rng, &[d.tokens, d.rank])];
+    let [magnitude, norm] = [lengths(rng, d.out_features), lengths(rng, d.out_features)];
+    let (bias, output) = (given(rng, &[d.out_features]), given(rng, &shape));
+    let u = if dropped { given(rng, &shape) } else { unset(&shape) };
+    let [u_after, output_after] = reference::lora::dora(
+        d,
+        reference::lora::Dora {
+            b: &b.f64(),
+            h: &h.f64(),
+            magnitude: &magnitude.f64(),
+            norm: &norm.f64(),
+            bias: has_bias.then_some(&bias.f64()),
+            dropped: dropped.then_some(&u.f64()),
+        },
+        &output.f64(),
+        SCALE.into(),
+    );
+    case(
+        [b, h, magnitude, norm, bias, u, output],
+        move |rec, [b, h, magnitude, norm, bias, u, output]| {
+            let inputs = lora::dora::Inputs { b, h, magnitude, norm, bias: has_bias.then_some(bias) };
+            lora::dora::record(rec, inputs, u, output, SCALE, dropped)
+        },
+        [(5, products(&u_after)), (6, products(&output_after))],
+    )
+}
+
+fn dora_grad(d: Dims, rng: &mut Rng) -> Case {
+    let shape = [d.tokens, d.out_features];
+    let [magnitude, norm] = [lengths(rng, d.out_features), lengths(rng, d.out_features)];
+    let [d_output, u, d_magnitude] = [given(rng, &shape), given(rng, &shape), given(rng, &[d.out_features])];
+    let [d_m, du] =
+        reference::lora::dora_grad(d, &magnitude.f64(), &norm.f64(), &d_output.f64(), &u.f64(), &d_magnitude.f64());
+    case(
+        [magnitude, norm, d_output, u, d_magnitude, unset(&shape)],
+        |rec, [magnitude, norm, d_output, u, d_magnitude, du]| {
+            lora::dora_grad::record(rec, magnitude, norm, d_output, u, d_magnitude, du)
+        },
+        [(4, products(&d_m)), (5, products(&du))],
     )
 }
 
@@ -1236,6 +1435,92 @@ pub static SPECS: &[Spec] = &[
         ("v overwritten", "params.beta2 * moments[params.len + i] + ", ""),
         ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
         ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(lora / bias_add, COLUMNS 0..2, show_columns, PRODUCTS, [
+        ("overwriting", "output[i] +=", "output[i] ="),
+        ("the scale dropped", "params.scale * bias", "bias"),
+        ("the scale twice", "params.scale * bias", "params.scale * params.scale * bias"),
+        ("one bias for all", "i % params.out_features", "0"),
+        ("by token", "i % params.out_features", "min(i / params.out_features, params.out_features - 1)"),
+        ("the last element left out", "i >= params.tokens * params.out_features", "i + 1 >= params.tokens * params.out_features"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(lora / bias_grad, COLUMNS 0..2, show_columns, PRODUCTS, [
+        ("overwriting", "d_bias[o] +=", "d_bias[o] ="),
+        ("the scale dropped", "params.scale * sum", "sum"),
+        ("the last token left out", "token < params.tokens;", "token + 1 < params.tokens;"),
+        ("rows for columns", "token * params.out_features + o", "min(o * params.tokens + token, params.tokens * params.out_features - 1)"),
+        ("the last column left out", "o >= params.out_features", "o + 1 >= params.out_features"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(lora / scale_rows, ROWS 0..2, show_rows, PRODUCTS, [
+        ("overwriting", "h[i] *=", "h[i] ="),
+        ("by column", "i / params.rank", "i % params.rank % params.tokens"),
+        ("one factor for all", "i / params.rank", "0"),
+        ("the last element left out", "i >= params.tokens * params.rank", "i + 1 >= params.tokens * params.rank"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(lora / row_squares, NORMED_ROWS 0..2, show_features, PRODUCTS, [
+        ("not squared", "sum += w * w", "sum += abs(w)"),
+        ("the last term dropped", "i < params.features;", "i + 1 < params.features;"),
+        ("the rows before overwritten", "squares[params.first_row + row]", "squares[row]"),
+        ("accumulation", "squares[params.first_row + row] =", "squares[params.first_row + row] +="),
+        ("W transposed", "row * params.features + i", "i * params.rows + row"),
+        ("the last row left out", "row >= params.rows", "row + 1 >= params.rows"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(lora / weight_norm, ADAPTED 0..2, show_adapted, FUNCTIONS_BOUND, [
+        ("the square", "sqrt(max(sum, 0.0))", "sum"),
+        ("W's own norm", "var sum = squares[o];", "var sum = 0.0;"),
+        ("the cross term once", "2.0 * aw", "aw"),
+        ("the cross term without its scale", "params.scale * b[o * params.rank + r] *", "b[o * params.rank + r] *"),
+        ("the square's scale once", "params.scale * inner", "inner"),
+        ("A·Aᵀ's diagonal only", "inner += aa[r * params.rank + q] * b[o * params.rank + q]", "inner = aa[r * params.rank + r] * b[o * params.rank + r]"),
+        ("the last rank left out", "r < params.rank;", "r + 1 < params.rank;"),
+        ("A·Wᵀ transposed", "r * params.out_features + o", "o * params.rank + r"),
+        ("accumulation", "norm[o] = sqrt", "norm[o] += sqrt"),
+    ]),
+    spec!(lora / dora, DORA 0..3, show_dora, FUNCTIONS_BOUND, [
+        ("the bias scaled, too", "var p = output[i] - offset;", "var p = output[i];"),
+        ("the bias always", "select(0.0, bias[o * params.has_bias], params.has_bias == 1)", "bias[o]"),
+        ("p from u never", "params.dropped == 1", "false"),
+        ("p from u always", "params.dropped == 1", "true"),
+        ("the adapter without its scale", "p + params.scale * sum", "p + sum"),
+        ("the last rank left out", "r < params.rank;", "r + 1 < params.rank;"),
+        ("p not taken away", " * changed - p", " * changed"),
+        ("p overwriting", "output[i] += magnitude", "output[i] = magnitude"),
+        ("not divided", "magnitude[o] / norm[o]", "magnitude[o]"),
+        ("the wrong way round", "magnitude[o] / norm[o]", "norm[o] / magnitude[o]"),
+        ("u without the adapter", "u[i] = changed", "u[i] = p"),
+        ("u scaled", "u[i] = changed", "u[i] = magnitude[o] / norm[o] * changed"),
+        ("the last element left out", "i >= params.tokens * params.out_features", "i + 1 >= params.tokens * params.out_features"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(lora / dora_grad, COLUMNS 0..2, show_columns, FUNCTIONS_BOUND, [
+        ("overwriting", "d_magnitude[o] +=", "d_magnitude[o] ="),
+        ("du accumulating", "du[i] =", "du[i] +="),
+        ("not divided", "sum / norm[o]", "sum"),
+        ("divided by the magnitude", "sum / norm[o]", "sum / magnitude[o]"),
+        ("the factor dropped", "factor * d_output[i]", "d_output[i]"),
+        ("the factor upside down", "magnitude[o] / norm[o]", "norm[o] / magnitude[o]"),
+        ("the last token left out", "token < params.tokens;", "token + 1 < params.tokens;"),
+        ("the last column left out", "o >= params.out_features", "o + 1 >= params.out_features"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(lora / merge, MERGED 0..4, show_merged, FUNCTIONS_BOUND, [
+        ("the scale dropped", "weight[at] + params.scale * sum", "weight[at] + sum"),
+        ("the scale dropped on the way back", "factor - params.scale * sum", "factor - sum"),
+        ("the way back never", "params.back == 1", "false"),
+        ("the way back always", "params.back == 1", "true"),
+        ("DoRA never", "params.has_magnitude == 1", "false"),
+        ("DoRA always", "params.has_magnitude == 1", "true"),
+        ("the first row's factor", "o * params.has_magnitude", "0 * params.has_magnitude"),
+        ("the weight overwritten", "factor * (weight[at] + ", "factor * ("),
+        ("only the product scaled", "factor * (weight[at] + params.scale * sum)", "weight[at] + factor * params.scale * sum"),
+        ("times the factor on the way back", "weight[at] / factor", "weight[at] * factor"),
+        ("the last rank left out", "r < params.rank;", "r + 1 < params.rank;"),
+        ("the last element left out", "at >= params.out_features * params.in_features", "at + 1 >= params.out_features * params.in_features"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
     spec!(lora / dropout, DROPPED 0..2, show_dropped, PRODUCTS, [

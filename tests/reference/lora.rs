@@ -35,6 +35,125 @@ pub fn save_activation(src: &[f64]) -> Vec<Sum> {
     src.iter().map(|v| Sum::of(*v)).collect()
 }
 
+/// output += scale·bias, for every token.
+pub fn bias_add(bias: &[f64], output: &[f64], scale: f64) -> Vec<Sum> {
+    output.iter().enumerate().map(|(i, old)| Sum::of(*old).plus(Sum::of(scale * bias[i % bias.len()]))).collect()
+}
+
+/// d_bias += scale·Σₜ d_output
+pub fn bias_grad(d_output: &[f64], d_bias: &[f64], scale: f64) -> Vec<Sum> {
+    let features = d_bias.len();
+    let column = |o: usize| dot(d_output.iter().skip(o).step_by(features).map(|g| (*g, 1.0)));
+    (0..features).map(|o| Sum::of(d_bias[o]).plus(column(o).times(scale))).collect()
+}
+
+/// h *= factors, row by row.
+pub fn scale_rows(factors: &[f64], h: &[f64]) -> Vec<Sum> {
+    let rank = h.len() / factors.len();
+    h.iter().enumerate().map(|(i, v)| Sum::of(v * factors[i / rank])).collect()
+}
+
+/// ‖W‖² of each row.
+pub fn row_squares(features: usize, weight: &[f64]) -> Vec<Sum> {
+    weight.chunks(features).map(|row| dot(row.iter().map(|w| (*w, *w)))).collect()
+}
+
+/// √(‖W‖² + 2·scale·(A·Wᵀ)·B + scale²·B·(A·Aᵀ)·Bᵀ) of each row, from those three; a root has 9 roundings, and its argument's
+/// error comes through divided by twice the root.
+pub fn weight_norm(rank: usize, b: &[f64], squares: &[f64], aw: &[f64], aa: &[f64], scale: f64) -> Vec<Sum> {
+    let out_features = squares.len();
+    let norm = |o: usize| {
+        let b = &b[o * rank..][..rank];
+        let cross = dot((0..rank).map(|r| (b[r], 2.0 * scale * aw[r * out_features + o])));
+        let square = dot((0..rank * rank).map(|i| (b[i / rank] * b[i % rank], scale * scale * aa[i])));
+        let sum = Sum::of(squares[o]).plus(cross).plus(square);
+        let value = sum.value.sqrt();
+        let inner = (4.0 * (sum.terms as f64).sqrt() * sum.abs + 2.0 * sum.value.abs()) / (2.0 * value);
+        Sum { value, extra: inner + 9.0 * value, ..Sum::default() }
+    };
+    (0..out_features).map(norm).collect()
+}
+
+/// What DoRA is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Dora<'a> {
+    pub b: &'a [f64],
+    pub h: &'a [f64],
+    pub magnitude: &'a [f64],
+    pub norm: &'a [f64],
+    pub bias: Option<&'a [f64]>,
+    /// With dropout the base's product of what was left of x.
+    pub dropped: Option<&'a [f64]>,
+}
+
+/// u = p + scale·h·Bᵀ, p being output − bias or `dropped`; output += magnitude/norm·u − p. Returns u, output. A quotient has 5
+/// roundings, its product 1.
+pub fn dora(d: Dims, given: Dora, output: &[f64], scale: f64) -> [Vec<Sum>; 2] {
+    let y = project_b(d, given.b, given.h);
+    let element = |i: usize| {
+        let o = i % d.out_features;
+        let p = match given.dropped {
+            Some(dropped) => Sum::of(dropped[i]),
+            None => Sum::of(output[i]).plus(Sum::of(-given.bias.map_or(0.0, |bias| bias[o]))),
+        };
+        let u = p.plus(y[i].times(scale));
+        let mut scaled = u.times(given.magnitude[o] / given.norm[o]);
+        scaled.extra += 6.0 * scaled.value.abs();
+        [u, Sum::of(output[i]).plus(scaled).plus(p.times(-1.0))]
+    };
+    let both: Vec<[Sum; 2]> = (0..output.len()).map(element).collect();
+    [0, 1].map(|k| both.iter().map(|pair| pair[k]).collect())
+}
+
+/// d_magnitude += Σₜ d_output⊙u/norm, du = magnitude/norm·d_output. Returns d_magnitude, du.
+pub fn dora_grad(
+    d: Dims,
+    magnitude: &[f64],
+    norm: &[f64],
+    d_output: &[f64],
+    u: &[f64],
+    d_magnitude: &[f64],
+) -> [Vec<Sum>; 2] {
+    let n = d.out_features;
+    let column = |o: usize| {
+        let mut sum = dot((0..d.tokens).map(|t| (d_output[t * n + o], u[t * n + o]))).times(1.0 / norm[o]);
+        sum.extra += 5.0 * sum.value.abs();
+        Sum::of(d_magnitude[o]).plus(sum)
+    };
+    let du = |i: usize| {
+        let value = magnitude[i % n] / norm[i % n] * d_output[i];
+        Sum { extra: 6.0 * value.abs(), ..Sum::of(value) }
+    };
+    [(0..n).map(column).collect(), (0..d_output.len()).map(du).collect()]
+}
+
+/// factor·(W + scale·B·A), or back: W/factor − scale·B·A; the factor of a row is magnitude/norm, of 5 roundings as is a
+/// quotient by it.
+pub fn merge(
+    d: Dims,
+    a: &[f64],
+    b: &[f64],
+    dora: Option<[&[f64]; 2]>,
+    weight: &[f64],
+    scale: f64,
+    back: bool,
+) -> Vec<Sum> {
+    matrix(d.out_features, d.in_features, |o, i| {
+        let delta = dot((0..d.rank).map(|r| (b[o * d.rank + r], a[r * d.in_features + i]))).times(scale);
+        let old = Sum::of(weight[o * d.in_features + i]);
+        let (factor, error) = dora.map_or((1.0, 0.0), |[magnitude, norm]| (magnitude[o] / norm[o], 11.0));
+        if back {
+            let mut old = old.times(1.0 / factor);
+            old.extra += error * old.value.abs();
+            old.plus(delta.times(-1.0))
+        } else {
+            let mut new = old.plus(delta).times(factor);
+            new.extra += error * new.value.abs();
+            new
+        }
+    })
+}
+
 /// What a mask is drawn from, beside row and column.
 #[derive(Debug, Clone, Copy)]
 pub struct Draw {

@@ -1,6 +1,10 @@
 //! The adapter: the six products of the forward and backward pass, and what composes them.
 
 pub mod add_scaled;
+pub mod bias_add;
+pub mod bias_grad;
+pub mod dora;
+pub mod dora_grad;
 pub mod dropout;
 pub mod find_non_finite;
 pub mod fused_b_add;
@@ -9,10 +13,14 @@ pub mod grad_b;
 pub mod grad_dh;
 pub mod grad_dh_gemv;
 pub mod input_grad;
+pub mod merge;
 pub mod project_a;
 pub mod project_a_gemv;
 pub mod project_b;
+pub mod row_squares;
 pub mod save_activation;
+pub mod scale_rows;
+pub mod weight_norm;
 
 use crate::error::{Error, Result, show_number};
 

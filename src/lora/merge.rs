@@ -1,0 +1,116 @@
+//! Adapters merged into the frozen weight, and taken out again.
+
+use std::rc::Rc;
+
+use super::adapter::Adapter;
+use super::layer::LoraLinear;
+use crate::error::{Error, Result};
+use crate::gpu::{Recording, Submission, Tensor};
+use crate::kernels::lora::{bias_add, merge, save_activation};
+
+/// What a merge did, for the way back.
+pub(super) struct Merged {
+    adapter: Rc<Adapter>,
+    /// The scaling at that time.
+    scaling: f32,
+    /// DoRA's row norms at that time.
+    norm: Option<Tensor>,
+    /// Weight and bias as they were before, where the caller wants them back to the bit.
+    original: Option<(Tensor, Option<Tensor>)>,
+}
+
+impl LoraLinear {
+    /// Adds the active adapters to the weight, `W + scaling·B·A` (with DoRA `m/‖·‖` times that), and what the layer then gives
+    /// costs no more than the base. With `keep_original` a copy of the weight is kept, so that [`LoraLinear::unmerge`]
+    /// restores every bit; without it, within rounding.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where adapters are merged already, none is active, an optimiser updates one of them, or an
+    /// adapter has a bias and the base none.
+    pub fn merge(&self, keep_original: bool) -> Result<Submission> {
+        let active = self.active();
+        let refuse = |expected: &str, got: &str| Err(Error::argument("adapters", expected, got));
+        if self.is_merged() {
+            return refuse("none that is merged already", "merged ones");
+        }
+        if active.is_empty() {
+            return refuse("an active one to merge", "none");
+        }
+        if let Some(owned) = active.iter().find(|adapter| adapter.is_owned()) {
+            return refuse("adapters that no optimizer updates", owned.name());
+        }
+        if let Some(biased) = active.iter().find(|a| a.lora_bias().is_some() && self.base().bias().is_none()) {
+            return refuse("a base with a bias, to which an adapter's bias can be added", biased.name());
+        }
+        let weight = self.base().weight();
+        let rec = Recording::new(self.gpu());
+        let original = if keep_original {
+            let copy = |tensor: &Tensor| {
+                let copy = Tensor::zeros(self.gpu(), "original", tensor.shape())?;
+                save_activation::record(&rec, tensor, &copy)?;
+                Ok(copy)
+            };
+            Some((copy(weight)?, self.base().bias().map(copy).transpose()?))
+        } else {
+            None
+        };
+        let mut merged = Vec::new();
+        for (i, adapter) in active.into_iter().enumerate() {
+            let norm = self.row_norm(&rec, &adapter)?;
+            let scaling = adapter.scaling();
+            let original = if i == 0 { original.clone() } else { None };
+            merged.push(Merged { adapter, scaling, norm, original });
+            merged[i].record(&rec, self, false)?;
+        }
+        let submission = rec.try_submit()?;
+        self.set_merged(merged);
+        Ok(submission)
+    }
+
+    /// Takes merged adapters out of the weight again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where none is merged.
+    pub fn unmerge(&self) -> Result<Submission> {
+        if !self.is_merged() {
+            return Err(Error::argument("adapters", "merged ones", "none"));
+        }
+        let rec = Recording::new(self.gpu());
+        let merged = self.merged.borrow();
+        match merged.iter().find_map(|m| m.original.as_ref()) {
+            Some((weight, bias)) => {
+                save_activation::record(&rec, weight, self.base().weight())?;
+                if let (Some(from), Some(to)) = (bias, self.base().bias()) {
+                    save_activation::record(&rec, from, to)?;
+                }
+            }
+            None => merged.iter().rev().try_for_each(|m| m.record(&rec, self, true))?,
+        }
+        drop(merged);
+        let submission = rec.try_submit()?;
+        self.set_merged(Vec::new());
+        Ok(submission)
+    }
+
+    /// Whether adapters are merged into the weight.
+    pub fn is_merged(&self) -> bool {
+        !self.merged.borrow().is_empty()
+    }
+}
+
+impl Merged {
+    fn record(&self, rec: &Recording, layer: &LoraLinear, back: bool) -> Result<()> {
+        let Merged { adapter, scaling, norm, .. } = self;
+        let weight = adapter.weight();
+        let magnitude = adapter.magnitude().map(|magnitude| &magnitude.value);
+        let dora = magnitude.zip(norm.as_ref()).map(|(magnitude, norm)| [magnitude, norm]);
+        merge::record(rec, &weight.a, &weight.b, dora, layer.base().weight(), *scaling, back)?;
+        match (adapter.lora_bias(), layer.base().bias()) {
+            (Some(bias), Some(base)) => {
+                let sign = if back { -1.0 } else { 1.0 };
+                bias_add::record(rec, &bias.value, &base.as_row()?, sign * scaling)
+            }
+            _ => Ok(()),
+        }
+    }
+}

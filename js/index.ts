@@ -5,7 +5,7 @@
  */
 export { LoraError, type LoraErrorCode } from "./error.js";
 export { Gpu, type GpuFeature, type GpuInfo, type GpuOptions, type GpuStats } from "./gpu.js";
-export { type AdapterOptions, LoraGrad, LoraLinear, type LoraLinearOptions, LoraWeight } from "./lora.js";
+export { type AdapterOptions, LoraAdapter, LoraGrad, LoraLinear, type LoraLinearOptions, LoraWeight, type Trained } from "./lora.js";
 export { bceWithLogits, crossEntropy, type LossSpec, mse } from "./loss.js";
 export { gelu, layerNorm, type NetworkPart, relu, residual, rmsNorm, silu, tanh } from "./network.js";
 export {

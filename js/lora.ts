@@ -1,4 +1,4 @@
-import { RawConfig, RawGrad, type RawGpu, RawLayer, type RawRecording, type RawTensor, RawWeight } from "./wasm/lora_webgpu.js";
+import { RawAdapter, RawConfig, RawGrad, type RawGpu, RawLayer, type RawRecording, type RawTensor, RawWeight } from "./wasm/lora_webgpu.js";
 import { bind, boolean, checkOptions, disposable, finite, float32Array, integer, seedNumber, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
@@ -17,29 +17,31 @@ export interface AdapterOptions {
   useRslora?: boolean;
   /** Share of the input that a trainer's steps drop before A, in [0, 1); default 0. */
   dropout?: number;
+  /** DoRA: a trained length for each row of W + scaling·B·A. */
+  useDora?: boolean;
+  /** A trained bias beside B. */
+  loraBias?: boolean;
+  /** Train the base's own bias, too, where it has one. */
+  trainBias?: boolean;
   /** Distribution of A: uniform in ±1/√inFeatures as PEFT's, or in ±√(3/inFeatures) as Hesper's. B starts at zero. */
   init?: "peft" | "hesper";
   /** The same seed gives the same bits on every device. */
   seed?: number;
 }
-const ADAPTER_OPTIONS = ["inFeatures", "outFeatures", "rank", "alpha", "useRslora", "dropout", "init", "seed"];
+const ADAPTER_OPTIONS = ["inFeatures", "outFeatures", "rank", "alpha", "useRslora", "dropout", "useDora", "loraBias", "trainBias", "init", "seed"];
 
-function rawConfig({ rank, alpha = rank, useRslora = false, dropout = 0, init = "peft", seed = 0 }: AdapterOptions): RawConfig {
+function rawConfig(options: Omit<AdapterOptions, "inFeatures" | "outFeatures">): RawConfig {
+  const { rank, alpha = rank, dropout = 0, init = "peft", seed = 0 } = options;
   if (init !== "peft" && init !== "hesper") {
     throw new LoraError("invalid-argument", `init: expected "peft" or "hesper", got ${show(init)}`);
   }
-  seedNumber(seed);
-  return new RawConfig(
-    integer("rank", rank),
-    finite("alpha", alpha),
-    boolean("useRslora", useRslora),
-    finite("dropout", dropout),
-    init === "hesper",
-    seed,
-  );
+  const names = ["useRslora", "useDora", "loraBias", "trainBias"] as const;
+  const flags = names.map((name) => boolean(name, options[name] ?? false)).concat(init === "hesper");
+  const bits = flags.reduce((sum, flag, bit) => sum + (flag ? 1 << bit : 0), 0);
+  return new RawConfig(integer("rank", rank), finite("alpha", alpha), finite("dropout", dropout), seedNumber(seed), bits);
 }
 
-/** The adapter's matrices `a [rank, inFeatures]` and `b [outFeatures, rank]`. */
+/** An adapter's matrices `a [rank, inFeatures]` and `b [outFeatures, rank]`. */
 export class LoraWeight {
   readonly a: Tensor;
   readonly b: Tensor;
@@ -106,6 +108,60 @@ export class LoraGrad {
 }
 disposable(LoraGrad.prototype);
 
+/** A trained tensor with its gradient, to which backward passes add. */
+export interface Trained {
+  value: Tensor;
+  grad: Tensor;
+}
+
+/** One adapter of a {@link LoraLinear}. */
+export class LoraAdapter {
+  /** Its name among the layer's adapters. */
+  readonly name: string;
+  readonly rank: number;
+  /** A and B. */
+  readonly weight: LoraWeight;
+  /** Their gradients; backward passes add to them. */
+  readonly grad: LoraGrad;
+  /** DoRA's magnitudes `[outFeatures]`. */
+  readonly magnitude: Trained | undefined;
+  /** The bias beside B, `[outFeatures]`. */
+  readonly loraBias: Trained | undefined;
+  /** The base's bias, where this adapter trains it. */
+  readonly baseBias: Trained | undefined;
+  readonly #raw: RawAdapter;
+
+  /** Made by a layer. */
+  constructor(gpu: Gpu, name: string, raw: unknown) {
+    if (!(raw instanceof RawAdapter)) throw new LoraError("invalid-argument", "LoraAdapter: a layer makes it, see addAdapter()");
+    this.#raw = raw;
+    this.name = name;
+    this.weight = new LoraWeight(gpu, raw.weight() as never);
+    this.grad = new LoraGrad(gpu, raw.grad() as never);
+    this.rank = this.weight.a.shape[0] as number;
+    const vector = (which: number): Trained | undefined => {
+      const [value, grad] = [raw.vector(which, false), raw.vector(which, true)];
+      return value && grad && { value: wrapTensor(value), grad: wrapTensor(grad) };
+    };
+    this.magnitude = vector(0);
+    this.loraBias = vector(1);
+    this.baseBias = vector(2);
+  }
+
+  /** alpha/rank, or with rsLoRA alpha/√rank, times `scale`. */
+  get scaling(): number {
+    return this.#raw.scaling();
+  }
+
+  /** A factor of the scaling, for what is recorded from now on; 1 at first. */
+  get scale(): number {
+    return this.#raw.scale();
+  }
+  set scale(scale: number) {
+    this.#raw.setScale(finite("scale", scale));
+  }
+}
+
 /** Options of {@link LoraLinear}. */
 export interface LoraLinearOptions extends AdapterOptions {
   /** The frozen weight `[outFeatures, inFeatures]`, row-major. */
@@ -116,18 +172,16 @@ export interface LoraLinearOptions extends AdapterOptions {
   name?: string;
 }
 
-/** A frozen linear layer with an adapter: `output = x·Wᵀ + bias + scaling·(x·Aᵀ)·Bᵀ`. */
+/**
+ * A frozen linear layer with an adapter: `output = x·Wᵀ + bias + scaling·(x·Aᵀ)·Bᵀ`. Further adapters can be put beside the
+ * first, whose name is `default`; those that are active take part and are trained.
+ */
 export class LoraLinear {
   readonly name: string | undefined;
   readonly inFeatures: number;
   readonly outFeatures: number;
-  readonly rank: number;
-  /** alpha/rank, or with rsLoRA alpha/√rank. */
-  readonly scaling: number;
-  /** The adapter. */
-  readonly weight: LoraWeight;
-  /** Its gradients; backward passes add to them. */
-  readonly grad: LoraGrad;
+  readonly #gpu: Gpu;
+  readonly #adapters = new Map<string, LoraAdapter>();
   #raw: RawLayer;
 
   /** Throws code `shape` where a length differs, `invalid-argument`, `unknown-option`, or `limit`. */
@@ -136,10 +190,10 @@ export class LoraLinear {
     const { weight, bias, name } = options;
     const rawGpu = unwrap<RawGpu>("gpu", Gpu, gpu);
     const config = rawConfig(options);
+    this.#gpu = gpu;
     this.name = name === undefined ? undefined : String(name);
     this.inFeatures = integer("inFeatures", options.inFeatures);
     this.outFeatures = integer("outFeatures", options.outFeatures);
-    this.rank = integer("rank", options.rank);
     float32Array("weight", weight);
     if (bias !== undefined) float32Array("bias", bias);
     const uploaded: Tensor[] = [];
@@ -157,17 +211,65 @@ export class LoraLinear {
       throw error;
     }
     bind(this, this.#raw);
-    this.scaling = this.#raw.scaling();
-    this.weight = new LoraWeight(gpu, this.#raw.weight() as never);
-    this.grad = new LoraGrad(gpu, this.#raw.grad() as never);
   }
 
-  /** `A [rank, inFeatures]` */
+  /** The adapter of this name; without one the first active adapter, or else the first. */
+  adapter(name?: string): LoraAdapter {
+    const chosen = name === undefined ? (this.active[0] ?? (this.#raw.adapters()[0] as string)) : String(name);
+    const known = this.#adapters.get(chosen);
+    if (known) return known;
+    const adapter = new LoraAdapter(this.#gpu, chosen, this.#raw.adapter(chosen));
+    this.#adapters.set(chosen, adapter);
+    return adapter;
+  }
+
+  /** The names of all adapters, in the order in which they were added. */
+  get adapters(): string[] {
+    return this.#raw.adapters();
+  }
+
+  /** The names of the adapters that take part and are trained; none leaves the base alone. */
+  get active(): string[] {
+    return this.#raw.active();
+  }
+  set active(names: readonly string[]) {
+    if (!Array.isArray(names)) throw new LoraError("invalid-argument", `active: expected an array of names, got ${show(names)}`);
+    this.#raw.setActive(names.map(String));
+  }
+
+  /** Adds an adapter, which is not active yet. Its name must be a new one. */
+  addAdapter(name: string, options: Omit<AdapterOptions, "inFeatures" | "outFeatures">): LoraAdapter {
+    if (typeof name !== "string" || name === "") {
+      throw new LoraError("invalid-argument", `name: expected a string that is not empty, got ${show(name)}`);
+    }
+    checkOptions("addAdapter", options, ADAPTER_OPTIONS.slice(2));
+    const adapter = new LoraAdapter(this.#gpu, name, this.#raw.addAdapter(name, rawConfig(options)));
+    this.#adapters.set(name, adapter);
+    return adapter;
+  }
+
+  /** Takes an adapter away and frees its memory; not the only one, nor one that an optimizer updates. */
+  removeAdapter(name: string): void {
+    this.#raw.removeAdapter(String(name));
+    this.#adapters.delete(String(name));
+  }
+
+  /** A and B of the first active adapter. */
+  get weight(): LoraWeight {
+    return this.adapter().weight;
+  }
+
+  /** Their gradients; backward passes add to them. */
+  get grad(): LoraGrad {
+    return this.adapter().grad;
+  }
+
+  /** `A [rank, inFeatures]` of the first active adapter. */
   get a(): Tensor {
     return this.weight.a;
   }
 
-  /** `B [outFeatures, rank]` */
+  /** `B [outFeatures, rank]` of the first active adapter. */
   get b(): Tensor {
     return this.weight.b;
   }
@@ -182,7 +284,35 @@ export class LoraLinear {
     return this.grad.b;
   }
 
-  /** Whether the adapter takes part in what is recorded from now on. */
+  get rank(): number {
+    return this.adapter().rank;
+  }
+
+  /** alpha/rank, or with rsLoRA alpha/√rank, of the first active adapter. */
+  get scaling(): number {
+    return this.adapter().scaling;
+  }
+
+  /**
+   * Adds the active adapters to the frozen weight, so that the layer costs no more than its base. With `keepOriginal` a copy
+   * of the weight is kept and {@link unmerge} restores every bit; without it, within rounding.
+   */
+  async merge(options: { keepOriginal?: boolean } = {}): Promise<void> {
+    checkOptions("merge", options, ["keepOriginal"]);
+    await this.#raw.merge(boolean("keepOriginal", options.keepOriginal ?? false));
+  }
+
+  /** Takes merged adapters out of the weight again. */
+  async unmerge(): Promise<void> {
+    await this.#raw.unmerge();
+  }
+
+  /** Whether adapters are merged into the weight. */
+  get merged(): boolean {
+    return this.#raw.isMerged();
+  }
+
+  /** Whether active adapters take part in what is recorded from now on. */
   get enabled(): boolean {
     return this.#raw.enabled();
   }
@@ -196,6 +326,20 @@ export class LoraLinear {
    */
   forward(rec: Recording, x: Tensor): Tensor {
     return wrapTensor(this.#raw.forward(unwrap<RawRecording>("rec", Recording, rec), unwrap<RawTensor>("x", Tensor, x)));
+  }
+
+  /**
+   * Records the forward pass of a batch whose rows are of different adapters: row t is `adapters[t]`'s, or with null the
+   * base's alone. Not for training.
+   */
+  forwardRows(rec: Recording, x: Tensor, adapters: readonly (string | null)[]): Tensor {
+    if (!Array.isArray(adapters)) {
+      throw new LoraError("invalid-argument", `adapters: expected an array of names, got ${show(adapters)}`);
+    }
+    const names = adapters.map((name) => (name === null ? "" : String(name)));
+    return wrapTensor(
+      this.#raw.forwardRows(unwrap<RawRecording>("rec", Recording, rec), unwrap<RawTensor>("x", Tensor, x), names),
+    );
   }
 
   /**

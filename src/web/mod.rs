@@ -17,9 +17,9 @@ use wasm_bindgen_futures::future_to_promise;
 use crate::kernels::lora;
 use crate::train::Plan;
 use crate::{
-    Activation, AdamW, DType, Error, FrozenLinear, Gpu, GpuRequest, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight,
-    Loss, Module, Network, Norm, Optimizer, OptimizerKind, OptimizerOptions, Position, Profile, Recording, Resumed,
-    Schedule, Sgd, Tensor, Trainer,
+    Activation, AdamW, Adapter, DType, Error, FrozenLinear, Gpu, GpuRequest, Init, LoraConfig, LoraGrad, LoraLinear,
+    LoraWeight, Loss, Module, Network, Norm, Optimizer, OptimizerKind, OptimizerOptions, Position, Profile, Recording,
+    Resumed, Schedule, Sgd, Tensor, Trainer,
 };
 
 type Result<T> = std::result::Result<T, JsValue>;
@@ -264,19 +264,22 @@ pub struct RawConfig(LoraConfig);
 
 #[wasm_bindgen]
 impl RawConfig {
-    /// `seed` is an integer of at most 53 bits.
+    /// `seed` is an integer of at most 53 bits; `flags` has bit 0 for rsLoRA, 1 for DoRA, 2 for a bias beside B, 3 to train
+    /// the base's bias, 4 for the seed system's initialisation.
     #[wasm_bindgen(constructor)]
-    pub fn new(
-        rank: u32,
-        alpha: f64,
-        use_rslora: bool,
-        dropout: f64,
-        hesper_init: bool,
-        seed: f64,
-    ) -> Result<RawConfig> {
-        let init = if hesper_init { Init::Hesper } else { Init::Peft };
-        let config =
-            LoraConfig { use_rslora, dropout, init, seed: seed as u64, ..LoraConfig::new(rank as usize, alpha) };
+    pub fn new(rank: u32, alpha: f64, dropout: f64, seed: f64, flags: u32) -> Result<RawConfig> {
+        let flag = |bit: u32| flags >> bit & 1 == 1;
+        let config = LoraConfig {
+            rank: rank as usize,
+            alpha,
+            use_rslora: flag(0),
+            dropout,
+            use_dora: flag(1),
+            lora_bias: flag(2),
+            train_bias: flag(3),
+            init: if flag(4) { Init::Hesper } else { Init::Peft },
+            seed: seed as u64,
+        };
         config.check()?;
         Ok(RawConfig(config))
     }
@@ -306,16 +309,54 @@ impl RawLayer {
         Ok(RawLayer(Rc::new(LoraLinear::new(&gpu.0, name.as_deref(), base, &config.0)?)))
     }
 
-    pub fn weight(&self) -> RawWeight {
-        RawWeight(self.0.weight().clone())
+    /// The adapter of this name.
+    pub fn adapter(&self, name: &str) -> Result<RawAdapter> {
+        Ok(RawAdapter(self.0.adapter(name)?))
     }
 
-    pub fn grad(&self) -> RawGrad {
-        RawGrad(self.0.grad().clone())
+    #[wasm_bindgen(js_name = addAdapter)]
+    pub fn add_adapter(&self, name: &str, config: &RawConfig) -> Result<RawAdapter> {
+        Ok(RawAdapter(self.0.add_adapter(name, &config.0)?))
     }
 
-    pub fn scaling(&self) -> f32 {
-        self.0.scaling()
+    #[wasm_bindgen(js_name = removeAdapter)]
+    pub fn remove_adapter(&self, name: &str) -> Result<()> {
+        Ok(self.0.remove_adapter(name)?)
+    }
+
+    /// The names of all adapters.
+    pub fn adapters(&self) -> Vec<String> {
+        self.0.adapters().iter().map(|adapter| adapter.name().to_string()).collect()
+    }
+
+    /// The names of the active ones.
+    pub fn active(&self) -> Vec<String> {
+        self.0.active().iter().map(|adapter| adapter.name().to_string()).collect()
+    }
+
+    #[wasm_bindgen(js_name = setActive)]
+    pub fn set_active(&self, names: Vec<String>) -> Result<()> {
+        Ok(self.0.set_active(&names.iter().map(String::as_str).collect::<Vec<_>>())?)
+    }
+
+    /// An empty name is the base's alone.
+    #[wasm_bindgen(js_name = forwardRows)]
+    pub fn forward_rows(&self, rec: &RawRecording, x: &RawTensor, names: Vec<String>) -> Result<RawTensor> {
+        let names: Vec<_> = names.iter().map(|name| Some(name.as_str()).filter(|name| !name.is_empty())).collect();
+        Ok(RawTensor(self.0.forward_rows(&rec.0, &x.0, &names)?))
+    }
+
+    pub fn merge(&self, keep_original: bool) -> Result<Promise> {
+        Ok(promise(self.0.merge(keep_original)?.map_unit()))
+    }
+
+    pub fn unmerge(&self) -> Result<Promise> {
+        Ok(promise(self.0.unmerge()?.map_unit()))
+    }
+
+    #[wasm_bindgen(js_name = isMerged)]
+    pub fn is_merged(&self) -> bool {
+        self.0.is_merged()
     }
 
     pub fn enabled(&self) -> bool {
@@ -354,6 +395,44 @@ impl RawLayer {
 
     pub fn destroy(&self) {
         self.0.destroy();
+    }
+}
+
+/// One adapter of a layer.
+#[wasm_bindgen]
+pub struct RawAdapter(Rc<Adapter>);
+
+#[wasm_bindgen]
+impl RawAdapter {
+    pub fn weight(&self) -> RawWeight {
+        RawWeight(self.0.weight().clone())
+    }
+
+    pub fn grad(&self) -> RawGrad {
+        RawGrad(self.0.grad().clone())
+    }
+
+    /// 0: DoRA's magnitudes, 1: the bias beside B, 2: the base's bias; with `grad` their gradients.
+    pub fn vector(&self, which: u32, grad: bool) -> Option<RawTensor> {
+        let trained = match which {
+            0 => self.0.magnitude(),
+            1 => self.0.lora_bias(),
+            _ => self.0.base_bias(),
+        }?;
+        Some(RawTensor(if grad { trained.grad.clone() } else { trained.value.clone() }))
+    }
+
+    pub fn scaling(&self) -> f32 {
+        self.0.scaling()
+    }
+
+    pub fn scale(&self) -> f32 {
+        self.0.scale()
+    }
+
+    #[wasm_bindgen(js_name = setScale)]
+    pub fn set_scale(&self, scale: f32) -> Result<()> {
+        Ok(self.0.set_scale(scale)?)
     }
 }
 

@@ -2,11 +2,10 @@
 // First this package alone at four shapes; then the same two-layer network beside other libraries, in turns.
 // Options: --json writes JSON lines; --gpu uses the machine's own adapter instead of the software one; --alone leaves the
 // other libraries out, which are else installed into benches/peers.
-import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { build } from "../scripts/build.mjs";
-import { chrome, long, main, root, say, stop } from "../scripts/lib.mjs";
-import { setup } from "../scripts/setup.mjs";
+import { chrome, main, root, say, stop } from "../scripts/lib.mjs";
+import { packages, setup } from "../scripts/setup.mjs";
 import { serve } from "../scripts/start.mjs";
 
 const SHAPES = [
@@ -76,10 +75,7 @@ async function alone(url) {
 }
 
 async function beside(url) {
-  const peers = join(root, "benches/peers");
-  if (!existsSync(join(peers, "node_modules")) && !(await long("Installing the libraries to compare with (benches/peers).", "npm", ["ci", "--ignore-scripts"], { cwd: peers }))) {
-    stop("npm could not install them; --alone leaves them out.");
-  }
+  await packages("the libraries to compare with, which --alone leaves out", join(root, "benches/peers"));
   for (const [tokens, width, rank, rounds, steps] of BESIDE) {
     const found = Object.fromEntries(PEERS.map((lib) => [lib, { first: [], medians: [], losses: [] }]));
     for (let round = 0; round < rounds; round++) {

@@ -98,15 +98,15 @@ async function cargoTool(crate, name, version, binaries, why, pair) {
   return dir;
 }
 
-// npm ci where node_modules is missing or was made from another lock file.
-async function packages() {
-  const stamp = join(root, "node_modules/.lora-webgpu-lock");
-  const lock = createHash("sha256").update(readFileSync(join(root, "package-lock.json"))).update(process.version).digest("hex");
+// npm ci in a folder whose node_modules is missing or was made from another lock file.
+export async function packages(why, folder = root) {
+  const stamp = join(folder, "node_modules/.lora-webgpu-lock");
+  const lock = createHash("sha256").update(readFileSync(join(folder, "package-lock.json"))).update(process.version).digest("hex");
   if (existsSync(stamp) && readFileSync(stamp, "utf8") === lock) return;
   const npm = process.env.npm_execpath; // npm's own script, where npm started us
-  const args = ["ci", "--ignore-scripts"];
+  const args = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
   const [command, rest] = npm?.endsWith(".js") ? [process.execPath, [npm, ...args]] : windows ? ["cmd", ["/c", "npm", ...args]] : ["npm", args];
-  if (!await long("Installing npm's packages: TypeScript, Vite, wasm-opt, the plot and the browser driver.", command, rest)) stop("npm could not install the packages; its words are above.");
+  if (!await long(`Installing npm's packages: ${why}.`, command, rest, { cwd: folder })) stop("npm could not install the packages; its words are above.");
   writeFileSync(stamp, lock);
 }
 
@@ -117,7 +117,7 @@ async function forStart() {
   mkdirSync(cacheDir, { recursive: true });
   const pair = await rustForWeb();
   await cargoTool("wasm-bindgen-cli", "wasm-bindgen", locked("wasm-bindgen"), ["wasm-bindgen", "wasm-bindgen-test-runner"], "it writes the JavaScript around the wasm", pair);
-  await packages();
+  await packages("TypeScript, Vite, wasm-opt, the plot and the browser driver");
 }
 
 async function forTest() {

@@ -6,6 +6,7 @@ mod reference;
 
 use common::tolerance::{assert_close, exact};
 use common::{Rng, bits, f64s, fresh_gpu, gpu, refused};
+use lora_webgpu::kernels::nn::{Gate, Heads};
 use lora_webgpu::kernels::optim::LrRatio;
 use lora_webgpu::kernels::{base, lora, loss, nn, optim};
 use lora_webgpu::{
@@ -187,6 +188,19 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
     let activation_grad = |x: &Tensor, d_output: &Tensor, d_input: &Tensor| {
         nn::activation_grad::record(&rec, Activation::Silu, x, d_output, d_input)
     };
+    let integers = |shape: &[usize]| Tensor::integers(&gpu, "integers", shape, None).unwrap();
+    let rope = |cos: &[usize], sin: &[usize], x: &[usize]| {
+        nn::rope::record(&rec, &t(cos), &t(sin), &integers(&[4]), &t(x), false)
+    };
+    let gated_grad = |gate: &Tensor, d_gate: &Tensor, d_up: &Tensor| {
+        nn::gated_grad::record(&rec, Gate::Relu2, gate, &t(&[3, 5]), &t(&[3, 5]), d_gate, d_up)
+    };
+    let attention = |(heads, kv_heads, head_dim): (usize, usize, usize), q: &[usize], k: &[usize], stats: &[usize]| {
+        let shape = Heads { heads, kv_heads, head_dim };
+        nn::attention::record(&rec, shape, &t(q), &t(k), &t(&[6, 16]), &integers(&[2, 3]), &t(&[6, 32]), &t(stats))
+    };
+    let lm_head_stats =
+        |logits: &Tensor, stats: &Tensor| loss::lm_head_stats::record(&rec, logits, &integers(&[4]), stats, 0);
     let begin_step = |bias: &Tensor, totals: &Tensor, state: &Tensor, log: &Tensor| {
         let (lr, partial_sums, window) = (&t(&[1]), &t(&[1]), &t(&[4]));
         let inputs = optim::begin_step::Inputs { lr, bias, partial_sums, partials: 1, totals, window, max_norm: 0.0 };
@@ -257,15 +271,29 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
         ("norm", nn::norm::record(&rec, &t(&[5]), None, &t(&[3, 5]), &t(&[5, 3]), true, 1e-5), "output"),
         (
             "norm_grad",
-            nn::norm_grad::record(&rec, &t(&[3]), &t(&[3, 5]), &t(&[3, 5]), &t(&[3, 5]), true, 0.0),
+            nn::norm_grad::record(&rec, &t(&[3]), &t(&[3, 5]), &t(&[3, 5]), &t(&[3, 5]), true, 0.0, false),
             "weight",
         ),
         (
             "norm_grad",
-            nn::norm_grad::record(&rec, &t(&[5]), &t(&[3, 5]), &t(&[5, 3]), &t(&[3, 5]), true, 0.0),
+            nn::norm_grad::record(&rec, &t(&[5]), &t(&[3, 5]), &t(&[5, 3]), &t(&[3, 5]), true, 0.0, false),
             "d_output",
         ),
-        ("norm_grad", nn::norm_grad::record(&rec, &t(&[5]), &t(&[3, 5]), &t(&[3, 5]), &t(&[15]), true, 0.0), "d_input"),
+        (
+            "norm_grad",
+            nn::norm_grad::record(&rec, &t(&[5]), &t(&[3, 5]), &t(&[3, 5]), &t(&[15]), true, 0.0, false),
+            "d_input",
+        ),
+        ("rope", rope(&[3, 2], &[3, 3], &[4, 8]), "sin_table"),
+        ("rope", rope(&[3, 2], &[3, 2], &[5, 8]), "position_ids"),
+        ("rope", rope(&[3, 2], &[3, 2], &[4, 6]), "x"),
+        ("gated", nn::gated::record(&rec, Gate::Silu, &t(&[3, 5]), &t(&[5, 3]), &t(&[3, 5])), "up"),
+        ("gated_grad", gated_grad(&t(&[3, 5]), &t(&[3, 5]), &t(&[15])), "d_up"),
+        ("attention", attention((4, 2, 8), &[6, 32], &[6, 8], &[6, 4, 2]), "k"),
+        ("attention", attention((4, 2, 8), &[5, 32], &[6, 16], &[6, 4, 2]), "q"),
+        ("attention", attention((4, 2, 8), &[6, 32], &[6, 16], &[6, 4]), "stats"),
+        ("lm_head_stats", lm_head_stats(&t(&[4, 7]), &t(&[3, 3])), "stats"),
+        ("lm_head_stats", lm_head_stats(&t(&[3, 7]), &t(&[3, 3])), "labels"),
         ("adamw", optim::adamw::record(&rec, &t(&[3]), &t(&[8]), &t(&[4]), &t(&[2, 4]), &adamw, GROUP), "grad"),
         ("adamw", optim::adamw::record(&rec, &t(&[4]), &t(&[8]), &t(&[4]), &t(&[4]), &adamw, GROUP), "moments"),
         ("adamw", optim::adamw::record(&rec, &t(&[4]), &t(&[4]), &t(&[4]), &t(&[2, 4]), &adamw, GROUP), "state"),
@@ -298,6 +326,10 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
             "d_input",
         ),
     ];
+    for (heads, words) in [((3, 2, 8), ["heads", "2"]), ((4, 0, 8), ["heads", "0"]), ((4, 2, 7), ["head_dim", "even"])]
+    {
+        refused("attention", attention(heads, &[6, 32], &[6, 16], &[6, 4, 2]), "invalid-argument", &words);
+    }
     for (what, result, name) in cases {
         refused(what, result, "shape", &[&format!("{name}: expected"), "got"]);
     }

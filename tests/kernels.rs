@@ -8,8 +8,10 @@ mod edges;
 #[path = "kernels/page.rs"]
 mod page;
 mod reference;
+#[path = "kernels/transformer.rs"]
+mod transformer;
 
-use cases::{Case, SPECS, Spec};
+use cases::{Case, Spec};
 use common::tolerance::{Worst, compare};
 use common::{PROFILES, Rng, bits, fresh_gpu, gpu_as};
 use lora_webgpu::kernels::ALL;
@@ -47,13 +49,18 @@ macro_rules! kernels {
 kernels! {
     base: linear_f32 linear_f32_gemv linear_f32_t linear_f32_t_gemv linear_f32_t_vec4 linear_f32_vec4;
     lora: add_scaled bias_add bias_grad dora dora_grad dropout find_non_finite fused_b_add grad_a grad_b grad_dh grad_dh_gemv input_grad merge project_a project_a_gemv project_b row_squares save_activation scale_rows weight_norm;
-    loss: bce_with_logits cross_entropy mean mse total;
-    nn: activation activation_grad norm norm_grad;
+    loss: bce_with_logits cross_entropy lm_head_grad lm_head_loss lm_head_stats mean mse total;
+    nn: activation activation_grad attention attention_grad_kv attention_grad_q attention_step cache_write gated gated_grad;
+    nn: norm norm_grad rope;
     optim: adamw begin_step end_micro_batch grad_norm sgd sgd_momentum;
 }
 
+fn specs() -> impl Iterator<Item = &'static Spec> {
+    cases::SPECS.iter().chain(transformer::SPECS)
+}
+
 fn spec(name: &str) -> &'static Spec {
-    SPECS.iter().find(|spec| spec.kernel.name == name).unwrap_or_else(|| panic!("{name} has no case"))
+    specs().find(|spec| spec.kernel.name == name).unwrap_or_else(|| panic!("{name} has no case"))
 }
 
 impl Spec {
@@ -147,5 +154,5 @@ async fn every_kernel_has_a_case_and_compiles_here() {
         }
         assert_eq!(gpu.stats().pipelines, ALL.len() as u64, "each kernel's own case must run it");
     }
-    assert_eq!(SPECS.len(), ALL.len());
+    assert_eq!(specs().count(), ALL.len());
 }

@@ -147,6 +147,68 @@ fn finite_differences_hold_activations_and_norms_to_1e_6() {
     }
 }
 
+#[wasm_bindgen_test(unsupported = test)]
+fn finite_differences_hold_a_language_models_parts_to_1e_6() {
+    use reference::nn::{Attention, Given, attention, attention_grad_kv, attention_grad_q, gated, gated_grad, rope};
+    for squared in [false, true] {
+        for gate in [-30.0, -3.1, -0.4, 0.3, 2.2, 40.0] {
+            let [d_gate, d_up] = gated_grad(squared, gate, -0.7, 1.3).map(|sum| sum.value);
+            let name = format!("gated {squared} at {gate}");
+            assert_gradient(&name, &[gate, -0.7], &[d_gate, d_up], |at| 1.3 * gated(squared, at[0], at[1]).value);
+        }
+    }
+    let rng = &mut Rng(11);
+    let mut random = |len: usize| f64s(&rng.numbers(len));
+    // Any tables: the transpose is one of whatever matrix they make.
+    let (cos, sin, x, d_output) = (random(12), random(12), random(24), random(24));
+    let rotate = |x: &[f64], transposed| values(&rope(3, [&cos, &sin], &[2, 0], x, transposed));
+    let along = |x: &[f64]| rotate(x, false).iter().zip(&d_output).map(|(y, d)| y * d).sum::<f64>();
+    assert_gradient("rope", &x, &rotate(&d_output, true), along);
+
+    for (heads, kv_heads, segments) in
+        [(3, 1, [1, 1, 1, 1, 1, 1]), (2, 2, [0, 1, 1, 0, 0, 1]), (4, 2, [1, 1, 0, 0, 0, 0]), (2, 1, [1, 2, 2, 2, 1, 1])]
+    {
+        let d = Attention { batch: 2, tokens: 3, heads, kv_heads, head_dim: 4 };
+        let [q, k, v] = [heads, kv_heads, kv_heads].map(|heads| random(6 * heads * 4));
+        let d_output = random(q.len());
+        let f = |q: &[f64], k: &[f64], v: &[f64]| {
+            let [output, _] = attention(d, q, k, v, &segments, 32);
+            output.iter().zip(&d_output).map(|(y, d)| y.value * d).sum::<f64>()
+        };
+        let [output, log_sums] = attention(d, &q, &k, &v, &segments, 32).map(|sums| values(&sums));
+        let given = Given { q: &q, k: &k, v: &v, segments: &segments, d_output: &d_output, log_sums: &log_sums };
+        let [d_q, deltas] = attention_grad_q(d, given, &output).map(|sums| values(&sums));
+        let [d_k, d_v] = attention_grad_kv(d, given, &deltas).map(|sums| values(&sums));
+        assert_gradient("attention at q", &q, &d_q, |q| f(q, &k, &v));
+        assert_gradient("attention at k", &k, &d_k, |k| f(&q, k, &v));
+        assert_gradient("attention at v", &v, &d_v, |v| f(&q, &k, v));
+        for (row, segment) in segments.iter().enumerate().filter(|(_, segment)| **segment == 0) {
+            let width = heads * 4;
+            assert!(output[row * width..(row + 1) * width].iter().all(|v| *v == 0.0), "row {row} of segment {segment}");
+            assert!(d_q[row * width..(row + 1) * width].iter().all(|v| *v == 0.0));
+            assert!(d_v[row * kv_heads * 4..(row + 1) * kv_heads * 4].iter().all(|v| *v == 0.0));
+        }
+    }
+}
+
+/// The chunks of a large vocabulary make the loss of the whole.
+#[wasm_bindgen_test(unsupported = test)]
+fn finite_differences_hold_the_chunked_loss_to_1e_6() {
+    use reference::loss::{cross_entropy, lm_head_grad, lm_head_loss, lm_head_stats};
+    let (classes, labels) = (7, [3, -1, 0, 6]);
+    let z: Vec<f64> = f64s(&Rng(3).numbers(28)).iter().map(|v| 4.0 * v).collect();
+    let known: Vec<i32> = labels.iter().map(|label| *label.max(&0)).collect();
+    let stats = |z: &[f64]| {
+        let all = lm_head_stats(classes, z, &known, 1);
+        all.iter().flat_map(|row| row.map(|sum| sum.value)).collect::<Vec<_>>()
+    };
+    let loss = |z: &[f64]| lm_head_loss(&stats(z), &labels, -1).0.value;
+    let gradient = values(&lm_head_grad(classes, 0, &z, &stats(&z), &labels, -1));
+    assert_gradient("lm_head", &z, &gradient, loss);
+    let (whole, _, counted) = cross_entropy(classes, &z, &labels, -1, 0.0);
+    assert!((loss(&z) - whole.value).abs() <= 1e-12 && lm_head_loss(&stats(&z), &labels, -1).1 == counted);
+}
+
 // ── the table of systems ──
 
 /// One tensor of each kind.

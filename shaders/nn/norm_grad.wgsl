@@ -1,9 +1,10 @@
 // The gradient of norm, with x̂ = (x − μ)/σ and g = weight·d_output: d_input = (g − mean(g) − x̂·mean(g·x̂))/σ, row by row;
-// RMS norm (centered 0) has μ = 0 and no mean(g).
+// RMS norm (centered 0) has μ = 0 and no mean(g). Added to d_input with accumulate.
 struct Params {
     rows: u32,
     features: u32,
     centered: u32,
+    accumulate: u32,
     eps: f32,
 }
 @group(0) @binding(0) var<storage, read> weight: array<f32>; // [features]
@@ -64,6 +65,7 @@ fn main(
     }
     for (var i = lane; i < params.features; i += WORKGROUP) {
         let g = weight[i] * d_output[first + i];
-        d_input[first + i] = (g - mean_g - (x[first + i] - mean) * inv_deviation * sums.y) * inv_deviation;
+        let before = select(0.0, d_input[first + i], params.accumulate == 1);
+        d_input[first + i] = before + (g - mean_g - (x[first + i] - mean) * inv_deviation * sums.y) * inv_deviation;
     }
 }

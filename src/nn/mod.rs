@@ -43,7 +43,18 @@ impl Norm {
 
     /// Records the gradient at `x`; overwrites `d_input`.
     pub fn backward_input(&self, rec: &Recording, x: &Tensor, d_output: &Tensor, d_input: &Tensor) -> Result<()> {
-        norm_grad::record(rec, &self.weight, x, d_output, d_input, self.centered, self.eps)
+        norm_grad::record(rec, &self.weight, x, d_output, d_input, self.centered, self.eps, false)
+    }
+
+    /// As [`Norm::backward_input`], added to `d_input`.
+    pub(crate) fn add_backward_input(
+        &self,
+        rec: &Recording,
+        x: &Tensor,
+        d_output: &Tensor,
+        d_input: &Tensor,
+    ) -> Result<()> {
+        norm_grad::record(rec, &self.weight, x, d_output, d_input, self.centered, self.eps, true)
     }
 
     /// Frees the GPU memory.

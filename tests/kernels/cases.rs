@@ -25,16 +25,16 @@ type Record = dyn Fn(&Recording, &[Tensor]) -> Result<()>;
 pub struct Given {
     pub shape: Vec<usize>,
     pub data: Vec<f32>,
-    /// Class labels, in place of `data`.
+    /// Integers, in place of `data`.
     pub labels: Option<Vec<i32>>,
 }
 
 impl Given {
-    fn new(shape: &[usize], data: Vec<f32>) -> Given {
+    pub fn new(shape: &[usize], data: Vec<f32>) -> Given {
         Given { shape: shape.into(), data, labels: None }
     }
 
-    fn f64(&self) -> Vec<f64> {
+    pub fn f64(&self) -> Vec<f64> {
         f64s(&self.data)
     }
 
@@ -59,7 +59,7 @@ pub struct Spec {
     pub mutations: &'static [(&'static str, &'static str, &'static str)],
 }
 
-fn case<const N: usize>(
+pub fn case<const N: usize>(
     tensors: [Given; N],
     record: impl Fn(&Recording, [&Tensor; N]) -> Result<()> + 'static,
     expected: impl Into<Vec<(usize, Vec<Expected>)>>,
@@ -72,12 +72,12 @@ fn case<const N: usize>(
 }
 
 /// Random numbers.
-fn given(rng: &mut Rng, shape: &[usize]) -> Given {
+pub fn given(rng: &mut Rng, shape: &[usize]) -> Given {
     Given::new(shape, rng.numbers(shape.iter().product()))
 }
 
 /// What an overwriting kernel finds.
-fn unset(shape: &[usize]) -> Given {
+pub fn unset(shape: &[usize]) -> Given {
     Given::new(shape, vec![f32::NAN; shape.iter().product()])
 }
 
@@ -87,7 +87,7 @@ const SCALE: f32 = 1.75;
 // Shapes: one of everything, a prime of everything, ranks 1, 3, 4, 8, 17 and 64, and the neighbours of each tile: 4 and 8
 // tokens or slices, 8 ranks, 16 deep, 32 or 64 columns, 256 lanes.
 
-const fn d(tokens: usize, in_features: usize, out_features: usize, rank: usize) -> Dims {
+pub const fn d(tokens: usize, in_features: usize, out_features: usize, rank: usize) -> Dims {
     Dims { tokens, in_features, out_features, rank }
 }
 
@@ -167,13 +167,13 @@ const BASE_T_VEC4: &[Dims] = &[
     d(8, 132, 4, 0),
     d(1, 4, 20, 0),
 ];
-const fn len(len: usize) -> Dims {
+pub const fn len(len: usize) -> Dims {
     d(len, 1, 1, 1)
 }
 /// The last needs workgroups in two dimensions: 65,535 · 64 + 1.
 const ELEMENTS: &[Dims] = &[len(3), len(63), len(1), len(64), len(65), len(131), len(4_194_241)];
 /// To be added to what is there.
-const fn adding(len: usize) -> Dims {
+pub const fn adding(len: usize) -> Dims {
     d(len, 1, 1, 2)
 }
 /// The last two have more elements than invocations take at first: 512 workgroups of 8 or 64 lanes, 8 elements each.
@@ -308,7 +308,7 @@ fn show_base(d: &Dims) -> String {
     format!("{}{}", show_transposed(d), if d.rank == 1 { " with bias" } else { "" })
 }
 
-fn show_len(d: &Dims) -> String {
+pub fn show_len(d: &Dims) -> String {
     d.tokens.to_string()
 }
 
@@ -320,7 +320,7 @@ fn show_squares(d: &Dims) -> String {
     format!("{} in {}", d.tokens, d.rank)
 }
 
-fn show_labelled(d: &Dims) -> String {
+pub fn show_labelled(d: &Dims) -> String {
     let smoothed = if d.out_features > 0 { format!(" smoothed {}%", d.out_features) } else { String::new() };
     format!("{}×{}{smoothed}{}", d.tokens, d.in_features, if d.rank == 2 { " added" } else { "" })
 }
@@ -369,14 +369,18 @@ fn show_checked(d: &Dims) -> String {
     format!("{}×{} {which}{}", d.tokens, d.out_features, if d.in_features > 0 { " after another" } else { "" })
 }
 
+fn show_norm_grad(d: &Dims) -> String {
+    show_normed(d).replace("with bias", "added")
+}
+
 fn show_step(d: &Dims) -> String {
     let clipping = ["", " not clipped", " clipped"][d.rank];
     format!("step {} of {} sums{clipping}", d.tokens, d.in_features)
 }
 
-const PRODUCTS: &str = "products";
-const FUNCTIONS_BOUND: &str = "functions";
-const EXACT: &str = "exact";
+pub const PRODUCTS: &str = "products";
+pub const FUNCTIONS_BOUND: &str = "functions";
+pub const EXACT: &str = "exact";
 
 // ── lora ──
 
@@ -707,7 +711,7 @@ fn linear_f32_t_vec4(d: Dims, rng: &mut Rng) -> Case {
 // ── loss ──
 
 /// `totals` before, and as f64 what of it stays.
-fn totals(d: Dims, rng: &mut Rng) -> (Given, [f64; 2]) {
+pub fn totals(d: Dims, rng: &mut Rng) -> (Given, [f64; 2]) {
     let (sum, count) = (rng.number(), 17.0);
     match d.rank {
         2 => (Given::new(&[2], vec![sum, count]), [sum.into(), count.into()]),
@@ -716,7 +720,7 @@ fn totals(d: Dims, rng: &mut Rng) -> (Given, [f64; 2]) {
 }
 
 /// The loss as a sum, and exactly what was counted.
-fn summed(loss: Sum, counted: usize, old: [f64; 2]) -> Vec<Expected> {
+pub fn summed(loss: Sum, counted: usize, old: [f64; 2]) -> Vec<Expected> {
     let sum = if old[0] == 0.0 { loss } else { loss.plus(Sum::of(old[0])) };
     [products(&[sum]), exact(&[counted as f64 + old[1]])].concat()
 }
@@ -748,7 +752,7 @@ fn mse(d: Dims, rng: &mut Rng) -> Case {
 const LOGITS: [f32; 8] = [-1e4, 1e4, 100.0, -100.0, 17.0, -17.0, 0.0, 1e-3];
 
 /// Numbers in [−scale, scale), then `extremes` where there is room.
-fn with_extremes(rng: &mut Rng, shape: &[usize], scale: f32, extremes: &[f32]) -> Given {
+pub fn with_extremes(rng: &mut Rng, shape: &[usize], scale: f32, extremes: &[f32]) -> Given {
     let mut all = given(rng, shape);
     all.data.iter_mut().for_each(|v| *v *= scale);
     if all.data.len() > 2 * extremes.len() {
@@ -892,12 +896,17 @@ fn norm(d: Dims, rng: &mut Rng) -> Case {
 fn norm_grad(d: Dims, rng: &mut Rng) -> Case {
     let [weight, x] = normed(d, rng);
     let d_output = given(rng, &[d.tokens, d.in_features]);
-    let centered = d.rank < 3;
-    let sums = reference::nn::norm_grad(&weight.f64(), &x.f64(), &d_output.f64(), centered, EPS.into());
+    let (centered, accumulate) = (d.rank < 3, d.rank.is_multiple_of(2));
+    let mut sums = reference::nn::norm_grad(&weight.f64(), &x.f64(), &d_output.f64(), centered, EPS.into());
+    let mut d_input = unset(&[d.tokens, d.in_features]);
+    if accumulate {
+        d_input = given(rng, &[d.tokens, d.in_features]);
+        sums = sums.iter().zip(d_input.f64()).map(|(sum, before)| sum.plus(Sum::of(before))).collect();
+    }
     case(
-        [weight, x, d_output, unset(&[d.tokens, d.in_features])],
+        [weight, x, d_output, d_input],
         move |rec, [weight, x, d_output, d_input]| {
-            nn::norm_grad::record(rec, weight, x, d_output, d_input, centered, EPS)
+            nn::norm_grad::record(rec, weight, x, d_output, d_input, centered, EPS, accumulate)
         },
         [(3, products(&sums))],
     )
@@ -1121,6 +1130,8 @@ macro_rules! spec {
         }
     };
 }
+
+pub(crate) use spec;
 
 pub static SPECS: &[Spec] = &[
     spec!(base / linear_f32, BASE 0..2, show_base, PRODUCTS, [
@@ -1400,7 +1411,7 @@ pub static SPECS: &[Spec] = &[
         ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
         ("accumulation", "output[first + i] =", "output[first + i] +="),
     ]),
-    spec!(nn / norm_grad, NORMED 0..3, show_normed, FUNCTIONS_BOUND, [
+    spec!(nn / norm_grad, NORMED 0..3, show_norm_grad, FUNCTIONS_BOUND, [
         ("the mean kept", "select(0.0, sum_up(lane, vec2f(sum, 0.0)).x * inv_features, params.centered == 1)", "0.0 * sum_up(lane, vec2f(sum, 0.0)).x"),
         ("the mean of g dropped", "g - mean_g - ", "g - "),
         ("the mean of g always", "select(0.0, sums.x, params.centered == 1)", "sums.x"),
@@ -1411,11 +1422,12 @@ pub static SPECS: &[Spec] = &[
         ("the sums not divided", "sum_up(lane, sums) * inv_features", "sum_up(lane, sums)"),
         ("a lane left out", "i < WORKGROUP;", "i + 1 < WORKGROUP;"),
         ("one lane's sum only", "sum += partial[i]", "sum = partial[i]"),
-        ("the weight dropped", "let g = weight[i] * d_output[first + i];\n        d_input", "let g = d_output[first + i];\n        d_input"),
+        ("the weight dropped", "let g = weight[i] * d_output[first + i];\n        let before", "let g = d_output[first + i];\n        let before"),
         ("the sums without weight", "let g = weight[i] * d_output[first + i];\n        sums", "let g = d_output[first + i];\n        sums"),
         ("only the first row", "let index = group.x + group.y * groups.x;", "let index = 0u;"),
         ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
-        ("accumulation", "d_input[first + i] =", "d_input[first + i] +="),
+        ("accumulation always", "params.accumulate == 1", "true"),
+        ("accumulation never", "params.accumulate == 1", "false"),
     ]),
     spec!(optim / adamw, ELEMENTS 0..2, show_len, "31 roundings", [
         ("the first bias correction dropped", "state.inv_bias1 * m", "m"),

@@ -75,6 +75,55 @@ pub fn cross_entropy(
     (loss, gradient, counted)
 }
 
+/// Of each row of logits: [max z, Σ exp(z − max), z of the label], over all classes.
+///
+/// Merging chunks multiplies exponentials, whose errors add up: 7 roundings for each chunk.
+pub fn lm_head_stats(classes: usize, logits: &[f64], labels: &[i32], chunks: usize) -> Vec<[Sum; 3]> {
+    let one = |(row, label): (&[f64], &i32)| {
+        let highest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let part = |z: f64| (z - highest).exp() * (6.0 + 5.0 * (highest - z) + 7.0 * chunks as f64);
+        let sum =
+            row.iter().fold(Sum::default(), |sum, z| sum.plus(Sum { extra: part(*z), ..Sum::of((z - highest).exp()) }));
+        let exact = |value| Sum { value, ..Sum::default() };
+        [exact(highest), sum, exact(row[*label as usize])]
+    };
+    logits.chunks(classes).zip(labels).map(one).collect()
+}
+
+/// Σ max + log Σ exp(z − max) − z of the label over the rows whose label is not `ignore_index`, and their number.
+pub fn lm_head_loss(stats: &[f64], labels: &[i32], ignore_index: i32) -> (Sum, usize) {
+    let counted = || stats.chunks(3).zip(labels).filter(|(_, label)| **label != ignore_index);
+    let part = |row: &[f64]| {
+        let log_sum = row[1].ln();
+        let error = if row[1] < 2.001 { 8.0 } else { 6.0 * log_sum };
+        let rounding = 2.0 * (row[0] - row[2]).abs() + log_sum;
+        Sum { extra: error + rounding, ..Sum::of(row[0] - row[2] + log_sum) }
+    };
+    (counted().fold(Sum::default(), |sum, (row, _)| sum.plus(part(row))), counted().count())
+}
+
+/// exp(z − max)/Σ exp(z − max) − 1 at the label, for the classes from `first_class` on; 0 in ignored rows.
+pub fn lm_head_grad(
+    width: usize,
+    first_class: usize,
+    logits: &[f64],
+    stats: &[f64],
+    labels: &[i32],
+    ignore_index: i32,
+) -> Vec<Sum> {
+    let one = |i: usize| {
+        let (row, class) = (i / width, first_class + i % width);
+        if labels[row] == ignore_index {
+            return Sum::default();
+        }
+        let z = logits[i] - stats[3 * row];
+        let p = z.exp() / stats[3 * row + 1];
+        let hit = if class as i32 == labels[row] { 1.0 } else { 0.0 };
+        Sum { value: p - hit, extra: p * (11.0 + 5.0 * z.abs()) + hit, ..Sum::default() }
+    };
+    (0..logits.len()).map(one).collect()
+}
+
 /// [Σ values, Σ counts] of pairs, added to `old`.
 pub fn total(partial_sums: &[f64], old: [f64; 2]) -> [Sum; 2] {
     [0, 1].map(|i| dot(partial_sums.iter().skip(i).step_by(2).map(|v| (*v, 1.0))).plus(Sum::of(old[i])))

@@ -3,7 +3,7 @@
 //! `extra` is in roundings of 2⁻²⁴, from what WGSL lets functions err by: exp 3 + 2·|x| ulp, division 2.5 ulp, inverse
 //! square root 2 ulp; an ulp is at most 2 roundings.
 
-use super::{Sum, logistic};
+use super::{Sum, dot, logistic};
 
 /// Which elementwise function.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -148,4 +148,220 @@ pub fn norm_grad(weight: &[f64], x: &[f64], d_output: &[f64], centered: bool, ep
         (0..x.len()).map(element).collect::<Vec<_>>()
     };
     x.chunks(weight.len()).zip(d_output.chunks(weight.len())).flat_map(one).collect()
+}
+
+/// x with each head's halves (a, b) as (a·cos − b·sin, b·cos + a·sin); `transposed` with −sin. One row of each table for
+/// each position.
+pub fn rope(half_dim: usize, [cos, sin]: [&[f64]; 2], position_ids: &[i32], x: &[f64], transposed: bool) -> Vec<Sum> {
+    let sign = if transposed { -1.0 } else { 1.0 };
+    let width = x.len() / position_ids.len();
+    let element = |i: usize| {
+        let (row, d) = (i / width, i % (2 * half_dim));
+        let at = position_ids[row] as usize * half_dim + d % half_dim;
+        let (c, s) = (cos[at], sign * sin[at]);
+        match d < half_dim {
+            true => dot([(x[i], c), (x[i + half_dim], -s)].into_iter()),
+            false => dot([(x[i], c), (x[i - half_dim], s)].into_iter()),
+        }
+    };
+    (0..x.len()).map(element).collect()
+}
+
+/// f(gate)·up, f being silu, or relu² where `squared`.
+pub fn gated(squared: bool, gate: f64, up: f64) -> Sum {
+    match squared {
+        true => Sum { value: gate.max(0.0).powi(2) * up, extra: 2.0 * (gate * gate * up).abs(), ..Sum::default() },
+        false => {
+            let f = activation(Function::Silu, gate);
+            Sum { extra: f.extra + f.value.abs(), ..f }.times(up)
+        }
+    }
+}
+
+/// [f′(gate)·up·d_output, f(gate)·d_output]
+pub fn gated_grad(squared: bool, gate: f64, up: f64, d_output: f64) -> [Sum; 2] {
+    let slope = match squared {
+        true => Sum { value: 2.0 * gate.max(0.0), extra: 2.0 * gate.abs(), ..Sum::default() },
+        false => activation_grad(Function::Silu, gate, 1.0),
+    };
+    let d_gate = Sum { extra: slope.extra + 2.0 * slope.value.abs(), ..slope }.times(up * d_output);
+    [d_gate, gated(squared, gate, d_output)]
+}
+
+/// The dimensions of attention: q `[batch, tokens, heads, head_dim]`, k and v `[batch, tokens, kv_heads, head_dim]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Attention {
+    pub batch: usize,
+    pub tokens: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+}
+
+impl Attention {
+    fn scale(self) -> f64 {
+        1.0 / (self.head_dim as f64).sqrt()
+    }
+
+    /// The part of q for a row and a head, a row being a token of a sequence.
+    fn query(self, row: usize, head: usize) -> std::ops::Range<usize> {
+        let first = (row * self.heads + head) * self.head_dim;
+        first..first + self.head_dim
+    }
+
+    /// The part of k or v for a row and a query head.
+    fn key(self, row: usize, head: usize) -> std::ops::Range<usize> {
+        let first = (row * self.kv_heads + head / (self.heads / self.kv_heads)) * self.head_dim;
+        first..first + self.head_dim
+    }
+
+    /// The rows that a row sees: of its sequence and segment, and not later; none for padding.
+    fn seen(self, row: usize, segments: &[i32]) -> Vec<usize> {
+        let first = row / self.tokens * self.tokens;
+        (first..=row).filter(|key| segments[*key] != 0 && segments[*key] == segments[row]).collect()
+    }
+
+    fn score(self, q: &[f64], k: &[f64], row: usize, key: usize, head: usize) -> Sum {
+        product(&q[self.query(row, head)], &k[self.key(key, head)]).times(self.scale())
+    }
+}
+
+fn product(a: &[f64], b: &[f64]) -> Sum {
+    dot(a.iter().copied().zip(b.iter().copied()))
+}
+
+/// What a sum of products and one more factor may err by, in roundings.
+fn error(sum: &Sum) -> f64 {
+    4.0 * (sum.terms as f64).sqrt() * sum.abs + 3.0 * sum.value.abs()
+}
+
+/// softmax(q·kᵀ/√head_dim)·v and log Σ exp(q·kᵀ/√head_dim), 0 for rows that see nothing.
+///
+/// A share p errs, relatively, by its score's error, by 6 + 5·|z| for the exponential of a rounded argument z, and by as
+/// much once more for each later tile of keys, whose running maximum corrects it.
+pub fn attention(d: Attention, q: &[f64], k: &[f64], v: &[f64], segments: &[i32], tile: usize) -> [Vec<Sum>; 2] {
+    let (mut output, mut log_sums) = (Vec::new(), Vec::new());
+    for row in 0..d.batch * d.tokens {
+        let seen = d.seen(row, segments);
+        for head in 0..d.heads {
+            if seen.is_empty() {
+                output.extend(vec![Sum::default(); d.head_dim]);
+                log_sums.push(Sum::default());
+                continue;
+            }
+            let scores: Vec<Sum> = seen.iter().map(|key| d.score(q, k, row, *key, head)).collect();
+            let highest = scores.iter().map(|s| s.value).fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = scores.iter().map(|s| (s.value - highest).exp()).sum();
+            let tiles = (d.tokens / tile) as f64;
+            let share = |s: &Sum| (s.value - highest).exp() / total;
+            let share_error = |s: &Sum| error(s) + 6.0 + 5.0 * (highest - s.value) + 7.0 * tiles;
+            let sum_error = 4.0 * (seen.len() as f64).sqrt();
+            let total_error = sum_error + scores.iter().map(|s| share(s) * share_error(s)).sum::<f64>();
+            for i in 0..d.head_dim {
+                let mut sum = Sum::default();
+                for (s, key) in scores.iter().zip(&seen) {
+                    let part = Sum::of(share(s) * v[d.key(*key, head)][i]);
+                    sum = sum.plus(Sum { extra: part.abs * (share_error(s) + total_error + 6.0), ..part });
+                }
+                output.push(sum);
+            }
+            let value = highest + total.ln();
+            let worst = scores.iter().map(error).fold(0.0, f64::max);
+            let extra = total_error + worst + 8.0 + 6.0 * total.ln() + 2.0 * highest.abs();
+            log_sums.push(Sum { value, extra, ..Sum::default() });
+        }
+    }
+    [output, log_sums]
+}
+
+/// What one query and one key have to do with each other in the backward pass: the share p, how far it errs relatively,
+/// and the gradient at the score, with how far that errs.
+struct Pair {
+    share: f64,
+    share_error: f64,
+    slope: f64,
+    slope_error: f64,
+}
+
+/// The tensors that the backward pass is given.
+#[derive(Clone, Copy)]
+pub struct Given<'a> {
+    pub q: &'a [f64],
+    pub k: &'a [f64],
+    pub v: &'a [f64],
+    pub segments: &'a [i32],
+    pub d_output: &'a [f64],
+    /// [rows, heads]
+    pub log_sums: &'a [f64],
+}
+
+fn pair(d: Attention, g: Given, delta: &Sum, row: usize, key: usize, head: usize) -> Pair {
+    let score = d.score(g.q, g.k, row, key, head);
+    let z = score.value - g.log_sums[row * d.heads + head];
+    let share = z.exp();
+    let share_error = error(&score) + 6.0 + 5.0 * z.abs();
+    let d_share = product(&g.d_output[d.query(row, head)], &g.v[d.key(key, head)]);
+    let difference = d_share.value - delta.value;
+    let delta_error = if delta.terms > 1 { error(delta) } else { 0.0 };
+    let slope = d.scale() * share * difference;
+    let slope_error = slope.abs() * (share_error + 4.0) + d.scale() * share * (error(&d_share) + delta_error);
+    Pair { share, share_error, slope, slope_error }
+}
+
+/// Adds factor·row, the factor erring by `factor_error`.
+fn add_row(sums: &mut [Sum], factor: f64, factor_error: f64, row: &[f64]) {
+    for (sum, value) in sums.iter_mut().zip(row) {
+        *sum = sum.plus(Sum { extra: factor_error * value.abs(), ..Sum::of(factor * value) });
+    }
+}
+
+/// [The gradient of Σ d_output·attention at q, delta = Σ output·d_output of each row and head]. With p the share of a key,
+/// a query's gradient is Σ p·(d_output·vᵀ − delta)·k/√head_dim.
+pub fn attention_grad_q(d: Attention, g: Given, output: &[f64]) -> [Vec<Sum>; 2] {
+    let mut d_q = vec![Sum::default(); g.q.len()];
+    let mut deltas = Vec::new();
+    for row in 0..d.batch * d.tokens {
+        for head in 0..d.heads {
+            let at = d.query(row, head);
+            let delta = product(&output[at.clone()], &g.d_output[at.clone()]);
+            for key in d.seen(row, g.segments) {
+                let p = pair(d, g, &delta, row, key, head);
+                add_row(&mut d_q[at.clone()], p.slope, p.slope_error, &g.k[d.key(key, head)]);
+            }
+            deltas.push(delta);
+        }
+    }
+    [d_q, deltas]
+}
+
+/// The gradients of Σ d_output·attention at k and v, given delta: Σ p·(d_output·vᵀ − delta)·q/√head_dim and Σ p·d_output.
+pub fn attention_grad_kv(d: Attention, g: Given, deltas: &[f64]) -> [Vec<Sum>; 2] {
+    let mut d_k = vec![Sum::default(); g.k.len()];
+    let mut d_v = d_k.clone();
+    for row in 0..d.batch * d.tokens {
+        for head in 0..d.heads {
+            for key in d.seen(row, g.segments) {
+                let p = pair(d, g, &Sum::of(deltas[row * d.heads + head]), row, key, head);
+                let (query, at) = (d.query(row, head), d.key(key, head));
+                add_row(&mut d_k[at.clone()], p.slope, p.slope_error, &g.q[query.clone()]);
+                add_row(&mut d_v[at], p.share, p.share * p.share_error, &g.d_output[query]);
+            }
+        }
+    }
+    [d_k, d_v]
+}
+
+/// The last row of [`attention`] over `keys` rows, for a q of that row alone.
+pub fn attention_step(d: Attention, q: &[f64], k: &[f64], v: &[f64], tile: usize) -> Vec<Sum> {
+    let width = d.heads * d.head_dim;
+    let all = [vec![0.0; (d.tokens - 1) * width], q.to_vec()].concat();
+    let [output, _] = attention(d, &all, k, v, &vec![1; d.tokens], tile);
+    output[(d.tokens - 1) * width..].to_vec()
+}
+
+/// The cache with x from row `cursor` on.
+pub fn cache_write(x: &[f64], cursor: usize, width: usize, cache: &[f64]) -> Vec<f64> {
+    let mut after = cache.to_vec();
+    after[cursor * width..cursor * width + x.len()].copy_from_slice(x);
+    after
 }

@@ -3,6 +3,9 @@
 
 pub mod bce_with_logits;
 pub mod cross_entropy;
+pub mod lm_head_grad;
+pub mod lm_head_loss;
+pub mod lm_head_stats;
 pub mod mean;
 pub mod mse;
 pub mod total;

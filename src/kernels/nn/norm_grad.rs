@@ -20,10 +20,13 @@ struct Params {
     rows: u32,
     features: u32,
     centered: u32,
+    accumulate: u32,
     eps: f32,
 }
 
-/// Records the gradient of [`norm`](super::norm) at `x [rows, features]`; overwrites `d_input`, of `x`'s shape.
+/// Records the gradient of [`norm`](super::norm) at `x [rows, features]`; overwrites `d_input`, of `x`'s shape, or adds
+/// to it with `accumulate`.
+#[allow(clippy::too_many_arguments)]
 pub fn record(
     rec: &Recording,
     weight: &Tensor,
@@ -32,11 +35,13 @@ pub fn record(
     d_input: &Tensor,
     centered: bool,
     eps: f32,
+    accumulate: bool,
 ) -> Result<()> {
     let [rows, features] = x.matrix("x")?;
     weight.expect_shape("weight", &[features])?;
     d_output.expect_shape("d_output", x.shape())?;
     d_input.expect_shape("d_input", x.shape())?;
-    let params = Params { rows: rows as u32, features: features as u32, centered: centered.into(), eps };
+    let (rows_u32, features) = (rows as u32, features as u32);
+    let params = Params { rows: rows_u32, features, centered: centered.into(), accumulate: accumulate.into(), eps };
     rec.dispatch(&KERNEL, &[weight, x, d_output, d_input], params, fold(rows))
 }

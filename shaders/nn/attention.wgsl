@@ -1,0 +1,170 @@
+// Causal attention of grouped-query heads: output = softmax(scale·q·kᵀ)·v over the keys that are not later than the query
+// and of its segment; a query of segment 0 sees none and gives 0. stats.x = log Σ exp(scale·q·kᵀ), for the backward pass.
+//
+// One workgroup makes ROWS queries × DIMS pairs of one head, over tiles of KEYS keys, with a running maximum.
+struct Params {
+    batch: u32,
+    tokens: u32,
+    heads: u32,
+    kv_heads: u32,
+    pairs: u32, // head_dim / 2
+    scale: f32,
+}
+@group(0) @binding(0) var<storage, read> q: array<vec2f>; // [batch, tokens, heads, pairs]
+@group(0) @binding(1) var<storage, read> k: array<vec2f>; // [batch, tokens, kv_heads, pairs]
+@group(0) @binding(2) var<storage, read> v: array<vec2f>; // [batch, tokens, kv_heads, pairs]
+@group(0) @binding(3) var<storage, read> segments: array<i32>; // [batch, tokens]
+@group(0) @binding(4) var<storage, read_write> output: array<vec2f>; // [batch, tokens, heads, pairs]
+@group(0) @binding(5) var<storage, read_write> stats: array<vec2f>; // [batch, tokens, heads]
+@group(0) @binding(6) var<uniform> params: Params;
+
+override LANES: u32 = 128;
+const ROWS: u32 = 32;
+const KEYS: u32 = 32;
+const DIMS: u32 = 32;
+const STRIDE: u32 = 33; // of a row of scores: rows start in different banks
+const UNSEEN: f32 = -1e30;
+
+var<workgroup> scores: array<f32, 1056>; // [ROWS, STRIDE]
+var<workgroup> sums: array<vec2f, 1024>; // [ROWS, DIMS]
+var<workgroup> highest: array<f32, ROWS>;
+var<workgroup> correction: array<f32, ROWS>;
+var<workgroup> total: array<f32, ROWS>;
+
+@compute @workgroup_size(LANES)
+fn main(
+    @builtin(workgroup_id) group: vec3u,
+    @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let last = params.tokens - 1;
+    let row_tiles = (params.tokens + ROWS - 1) / ROWS;
+    let dim_tiles = (params.pairs + DIMS - 1) / DIMS;
+    let index = group.x + group.y * groups.x;
+    let first_dim = index % dim_tiles * DIMS;
+    let head = index / dim_tiles % params.heads;
+    // Out of range repeats the last sequence; it is not written.
+    let tile = index / dim_tiles / params.heads;
+    let sequence = min(tile / row_tiles, params.batch - 1);
+    let first_row = tile % row_tiles * ROWS;
+    let first_token = sequence * params.tokens;
+    let kv_head = head / (params.heads / params.kv_heads);
+    let q_first = (first_token * params.heads + head) * params.pairs;
+    let q_stride = params.heads * params.pairs;
+    let kv_first = (first_token * params.kv_heads + kv_head) * params.pairs;
+    let kv_stride = params.kv_heads * params.pairs;
+
+    for (var e = lane; e < ROWS * DIMS; e += LANES) {
+        sums[e] = vec2f();
+    }
+    for (var r = lane; r < ROWS; r += LANES) {
+        highest[r] = UNSEEN;
+        total[r] = 0.0;
+    }
+    workgroupBarrier();
+    for (var first_key = 0u; first_key < min(first_row + ROWS, params.tokens); first_key += KEYS) {
+        // 4 queries × 2 keys at a time.
+        for (var e = lane; e < ROWS / 4 * (KEYS / 2); e += LANES) {
+            let r = e / (KEYS / 2) * 4;
+            let c = e % (KEYS / 2) * 2;
+            let row = vec4u(first_row + r) + vec4u(0, 1, 2, 3);
+            let key = vec2u(first_key + c) + vec2u(0, 1);
+            let q_at = q_first + min(row, vec4u(last)) * q_stride;
+            let k_at = kv_first + min(key, vec2u(last)) * kv_stride;
+            var s0 = vec4f();
+            var s1 = vec4f();
+            for (var d = 0u; d < params.pairs; d++) {
+                let q0 = q[q_at.x + d];
+                let q1 = q[q_at.y + d];
+                let q2 = q[q_at.z + d];
+                let q3 = q[q_at.w + d];
+                let k0 = k[k_at.x + d];
+                let k1 = k[k_at.y + d];
+                s0 += vec4f(dot(q0, k0), dot(q1, k0), dot(q2, k0), dot(q3, k0));
+                s1 += vec4f(dot(q0, k1), dot(q1, k1), dot(q2, k1), dot(q3, k1));
+            }
+            let key_segment = vec2i(segments[first_token + min(key.x, last)], segments[first_token + min(key.y, last)]);
+            for (var i = 0u; i < 4; i++) {
+                let segment = segments[first_token + min(row[i], last)];
+                let seen = (key <= vec2u(row[i])) & (key_segment == vec2i(segment));
+                let s = select(vec2f(UNSEEN), params.scale * vec2f(s0[i], s1[i]), seen);
+                scores[(r + i) * STRIDE + c] = s.x;
+                scores[(r + i) * STRIDE + c + 1] = s.y;
+            }
+        }
+        workgroupBarrier();
+        for (var r = lane; r < ROWS; r += LANES) {
+            let before = highest[r];
+            var now = before;
+            for (var c = 0u; c < KEYS; c++) {
+                now = max(now, scores[r * STRIDE + c]);
+            }
+            highest[r] = now;
+            correction[r] = exp(max(before - now, -100.0));
+        }
+        workgroupBarrier();
+        for (var e = lane; e < ROWS * KEYS; e += LANES) {
+            let r = e / KEYS;
+            let at = r * STRIDE + e % KEYS;
+            let s = scores[at];
+            // By its bits: a comparison would make a NaN 0.
+            scores[at] = select(exp(s - highest[r]), 0.0, bitcast<u32>(s) == bitcast<u32>(UNSEEN));
+        }
+        workgroupBarrier();
+        for (var r = lane; r < ROWS; r += LANES) {
+            var sum = total[r] * correction[r];
+            for (var c = 0u; c < KEYS; c++) {
+                sum += scores[r * STRIDE + c];
+            }
+            total[r] = sum;
+        }
+        // 4 queries × 2 pairs at a time.
+        for (var e = lane; e < ROWS / 4 * (DIMS / 2); e += LANES) {
+            let r = e / (DIMS / 2) * 4;
+            let d = e % (DIMS / 2) * 2;
+            if first_dim + d >= params.pairs {
+                continue;
+            }
+            let v_at = kv_first + first_dim + d;
+            let second = min(1u, params.pairs - 1 - first_dim - d);
+            var s0 = vec4f();
+            var s1 = vec4f();
+            var s2 = vec4f();
+            var s3 = vec4f();
+            for (var c = 0u; c < KEYS; c++) {
+                let at = v_at + min(first_key + c, last) * kv_stride;
+                let value = vec4f(v[at], v[at + second]);
+                s0 += scores[r * STRIDE + c] * value;
+                s1 += scores[(r + 1) * STRIDE + c] * value;
+                s2 += scores[(r + 2) * STRIDE + c] * value;
+                s3 += scores[(r + 3) * STRIDE + c] * value;
+            }
+            let added = array<vec4f, 4>(s0, s1, s2, s3);
+            for (var i = 0u; i < 4; i++) {
+                let at = (r + i) * DIMS + d;
+                sums[at] = sums[at] * correction[r + i] + added[i].xy;
+                sums[at + 1] = sums[at + 1] * correction[r + i] + added[i].zw;
+            }
+        }
+        workgroupBarrier();
+    }
+    if tile / row_tiles >= params.batch {
+        return;
+    }
+    for (var e = lane; e < ROWS * DIMS; e += LANES) {
+        let row = first_row + e / DIMS;
+        let d = first_dim + e % DIMS;
+        if row < params.tokens && d < params.pairs {
+            let masked = segments[first_token + row] == 0;
+            output[q_first + row * q_stride + d] = select(sums[e] / total[e / DIMS], vec2f(), masked);
+        }
+    }
+    for (var r = lane; r < ROWS; r += LANES) {
+        let row = first_row + r;
+        if row < params.tokens && first_dim == 0 {
+            let masked = segments[first_token + row] == 0;
+            let log_sum = select(highest[r] + log(total[r]), 0.0, masked);
+            stats[(first_token + row) * params.heads + head] = vec2f(log_sum, 0.0);
+        }
+    }
+}

@@ -1,0 +1,578 @@
+//! The kernels of a language model: rotary embedding, attention, gated products, the loss over a large vocabulary.
+
+use lora_webgpu::kernels::nn::{Gate, Heads};
+use lora_webgpu::kernels::{loss, nn};
+
+use crate::cases::*;
+use crate::common::Rng;
+use crate::common::tolerance::{Expected, exact, products};
+use crate::reference::nn::Attention;
+use crate::reference::{self, Dims, Sum};
+
+fn integers(shape: &[usize], values: Vec<i32>) -> Given {
+    Given { shape: shape.into(), data: vec![], labels: Some(values) }
+}
+
+/// A number below `end`.
+fn below(rng: &mut Rng, end: usize) -> i32 {
+    ((rng.number().abs() * end as f32) as usize).min(end - 1) as i32
+}
+
+// ── shapes ──
+
+/// Rows × half of head_dim × heads; `rank` 2 is transposed. The last needs workgroups in two dimensions.
+const ROTATED: &[Dims] =
+    &[d(3, 2, 3, 1), d(5, 3, 1, 2), d(1, 1, 1, 1), d(7, 8, 9, 2), d(65, 5, 2, 1), d(4_194_241, 1, 1, 2)];
+
+/// Elements; `rank` is the function: 0 silu, 1 relu².
+const GATED: &[Dims] = &[
+    d(131, 1, 1, 0),
+    d(131, 1, 1, 1),
+    d(1, 1, 1, 0),
+    d(63, 1, 1, 1),
+    d(64, 1, 1, 0),
+    d(65, 1, 1, 1),
+    d(4_194_241, 1, 1, 0),
+];
+
+/// Tokens × head_dim; `out_features` is 10 times the query heads and the key heads, `rank` 10 times the sequences and what
+/// is masked: 0 nothing, 1 the first tokens, 2 the last ones and a whole sequence, 3 nothing, but of several segments. The
+/// last needs workgroups in two dimensions.
+const ATTENDED: &[Dims] = &[
+    d(5, 4, 42, 21),
+    d(33, 6, 31, 10),
+    d(7, 16, 63, 32),
+    d(1, 2, 11, 10),
+    d(70, 66, 21, 13),
+    d(32, 8, 55, 20),
+    d(64, 10, 93, 11),
+    d(129, 16, 42, 20),
+    d(2, 2, 11, 655_370),
+];
+
+/// Keys × head_dim; `out_features` as above, `rank` is the room left in the cache.
+const STEPPED: &[Dims] =
+    &[d(5, 4, 42, 3), d(129, 6, 31, 1), d(1, 2, 11, 0), d(128, 256, 21, 0), d(300, 16, 93, 212), d(8, 34, 55, 8)];
+
+/// Rows × width behind `out_features` rows.
+const CACHED: &[Dims] = &[d(3, 5, 7, 1), d(1, 64, 1, 1), d(1, 1, 0, 1), d(13, 5, 2, 1), d(4_194_241, 1, 3, 1)];
+
+/// Rows × classes in chunks of `out_features`.
+const CHUNKED: &[Dims] = &[
+    d(5, 7, 3, 1),
+    d(4, 65, 64, 2),
+    d(3, 130, 130, 1),
+    d(2, 63, 5, 2),
+    d(9, 8, 1, 1),
+    d(3, 1031, 400, 2),
+    d(1, 1, 1, 1),
+    d(65_537, 3, 2, 1),
+];
+
+/// Rows of 50 classes; `rank` 2 adds. The last has more rows than invocations take at first.
+const ROWS: &[Dims] = &[len(5), adding(63), len(1), len(64), adding(65), len(33_001)];
+
+fn show_rope(d: &Dims) -> String {
+    let Dims { tokens, in_features, out_features, rank } = d;
+    format!("{tokens}×{out_features}×{}{}", 2 * in_features, if *rank == 2 { " transposed" } else { "" })
+}
+
+fn show_gated(d: &Dims) -> String {
+    format!("{} {}", d.tokens, ["silu", "relu²"][d.rank])
+}
+
+fn show_attention(d: &Dims) -> String {
+    let [heads, kv_heads] = [d.out_features / 10, d.out_features % 10];
+    let masked = ["", " padded left", " padded right", " packed"][d.rank % 10];
+    format!("{}×{}×{heads}/{kv_heads}×{}{masked}", d.rank / 10, d.tokens, d.in_features)
+}
+
+fn show_step(d: &Dims) -> String {
+    let [heads, kv_heads] = [d.out_features / 10, d.out_features % 10];
+    format!("{} of {}×{heads}/{kv_heads}×{}", d.tokens, d.tokens + d.rank, d.in_features)
+}
+
+fn show_cached(d: &Dims) -> String {
+    format!("{}×{} at {}", d.tokens, d.in_features, d.out_features)
+}
+
+fn show_chunked(d: &Dims) -> String {
+    format!("{}×{} by {}", d.tokens, d.in_features, d.out_features)
+}
+
+fn show_rows(d: &Dims) -> String {
+    format!("{}{}", d.tokens, if d.rank == 2 { " added" } else { "" })
+}
+
+// ── nn ──
+
+fn rope(d: Dims, rng: &mut Rng) -> Case {
+    let (rows, half_dim, heads, transposed) = (d.tokens, d.in_features, d.out_features, d.rank == 2);
+    let positions = 11;
+    let tables = [given(rng, &[positions, half_dim]), given(rng, &[positions, half_dim])];
+    let position_ids: Vec<i32> = (0..rows).map(|_| below(rng, positions)).collect();
+    let x = given(rng, &[rows, heads * 2 * half_dim]);
+    let [cos, sin] = [tables[0].f64(), tables[1].f64()];
+    let rotated = reference::nn::rope(half_dim, [&cos, &sin], &position_ids, &x.f64(), transposed);
+    let [cos, sin] = tables;
+    case(
+        [cos, sin, integers(&[rows], position_ids), x],
+        move |rec, [cos, sin, position_ids, x]| nn::rope::record(rec, cos, sin, position_ids, x, transposed),
+        [(3, products(&rotated))],
+    )
+}
+
+/// Where the sigmoid is steep and where it ends; not so large that the square or its gradient would not be finite.
+const GATES: [f32; 10] = [1e4, -1e4, 100.0, -100.0, 13.5, -13.5, 0.25, -0.25, 0.0, -1e-20];
+
+fn gate(d: Dims) -> Gate {
+    [Gate::Silu, Gate::Relu2][d.rank]
+}
+
+fn gated(d: Dims, rng: &mut Rng) -> Case {
+    let [gates, up] = [with_extremes(rng, &[d.tokens, 1], 4.0, &GATES), given(rng, &[d.tokens, 1])];
+    let pairs = gates.f64().into_iter().zip(up.f64());
+    let sums: Vec<Sum> = pairs.map(|(g, u)| reference::nn::gated(d.rank == 1, g, u)).collect();
+    case(
+        [gates, up, unset(&[d.tokens, 1])],
+        move |rec, [gates, up, output]| nn::gated::record(rec, gate(d), gates, up, output),
+        [(2, products(&sums))],
+    )
+}
+
+fn gated_grad(d: Dims, rng: &mut Rng) -> Case {
+    let gates = with_extremes(rng, &[d.tokens, 1], 4.0, &GATES);
+    let [up, d_output] = [given(rng, &[d.tokens, 1]), given(rng, &[d.tokens, 1])];
+    let both: Vec<[Sum; 2]> = (0..d.tokens)
+        .map(|i| {
+            let [g, u, d_output] = [gates.data[i], up.data[i], d_output.data[i]].map(f64::from);
+            reference::nn::gated_grad(d.rank == 1, g, u, d_output)
+        })
+        .collect();
+    let part = |i: usize| products(&both.iter().map(|sums| sums[i]).collect::<Vec<_>>());
+    case(
+        [gates, up, d_output, unset(&[d.tokens, 1]), unset(&[d.tokens, 1])],
+        move |rec, [gates, up, d_output, d_gate, d_up]| {
+            nn::gated_grad::record(rec, gate(d), gates, up, d_output, d_gate, d_up)
+        },
+        [(3, part(0)), (4, part(1))],
+    )
+}
+
+/// The segments of each token.
+fn segments(batch: usize, tokens: usize, masked: usize) -> Vec<i32> {
+    let one = |i: usize| {
+        let (sequence, token) = (i / tokens, i % tokens);
+        match masked {
+            1 => i32::from(token > (2 * sequence + 1) % tokens),
+            2 => i32::from(sequence != 1 && token < tokens - tokens.min(sequence + 1) / 2),
+            3 => (token * 5 / tokens) as i32 % 3 + 1,
+            _ => 1,
+        }
+    };
+    (0..batch * tokens).map(one).collect()
+}
+
+struct Attended {
+    d: Attention,
+    heads: Heads,
+    qkv: [Given; 3],
+    segments: Vec<i32>,
+}
+
+/// Scores large enough that the shares differ.
+fn attended(d: Dims, rng: &mut Rng) -> Attended {
+    let [heads, kv_heads] = [d.out_features / 10, d.out_features % 10];
+    let (batch, tokens, head_dim) = (d.rank / 10, d.tokens, d.in_features);
+    let rows = batch * tokens;
+    let mut qkv = [heads, kv_heads, kv_heads].map(|heads| given(rng, &[rows, heads * head_dim]));
+    qkv[0].data.iter_mut().for_each(|q| *q *= 6.0);
+    Attended {
+        d: Attention { batch, tokens, heads, kv_heads, head_dim },
+        heads: Heads { heads, kv_heads, head_dim },
+        qkv,
+        segments: segments(batch, tokens, d.rank % 10),
+    }
+}
+
+const TILE: usize = 32;
+
+/// Pairs with the first of each from `first`.
+fn interleave(first: &[Expected], second: &[Expected]) -> Vec<Expected> {
+    first.iter().zip(second).flat_map(|(a, b)| [*a, *b]).collect()
+}
+
+fn attention(d: Dims, rng: &mut Rng) -> Case {
+    let Attended { d, heads, qkv: [q, k, v], segments } = attended(d, rng);
+    let [output, log_sums] = reference::nn::attention(d, &q.f64(), &k.f64(), &v.f64(), &segments, TILE);
+    let rows = d.batch * d.tokens;
+    let stats = interleave(&products(&log_sums), &exact(&vec![0.0; log_sums.len()]));
+    let like_q = unset(&q.shape);
+    case(
+        [q, k, v, integers(&[d.batch, d.tokens], segments), like_q, unset(&[rows, heads.heads, 2])],
+        move |rec, [q, k, v, segments, output, stats]| {
+            nn::attention::record(rec, heads, q, k, v, segments, output, stats)
+        },
+        [(4, products(&output)), (5, stats)],
+    )
+}
+
+/// What the backward pass is given, with numbers for `d_output`: output and the logarithms as the forward pass leaves them.
+struct Backward {
+    d_output: Given,
+    output: Given,
+    log_sums: Vec<f32>,
+}
+
+fn backward(a: &Attended, rng: &mut Rng) -> Backward {
+    let [q, k, v] = [0, 1, 2].map(|i| a.qkv[i].f64());
+    let rounded = |sums: &[Sum]| sums.iter().map(|s| s.value as f32).collect::<Vec<_>>();
+    let [output, log_sums] = reference::nn::attention(a.d, &q, &k, &v, &a.segments, TILE);
+    Backward {
+        d_output: given(rng, &a.qkv[0].shape),
+        output: Given::new(&a.qkv[0].shape, rounded(&output)),
+        log_sums: rounded(&log_sums),
+    }
+}
+
+fn stats(d: Attention, log_sums: &[f32], deltas: &[f32]) -> Given {
+    let pairs = log_sums.iter().zip(deltas).flat_map(|(a, b)| [*a, *b]).collect();
+    Given::new(&[d.batch * d.tokens, d.heads, 2], pairs)
+}
+
+fn attention_grad_q(dims: Dims, rng: &mut Rng) -> Case {
+    let a = attended(dims, rng);
+    let Backward { d_output, output, log_sums } = backward(&a, rng);
+    let Attended { d, heads, qkv: [q, k, v], segments } = a;
+    let log_sums_f64: Vec<f64> = log_sums.iter().map(|v| f64::from(*v)).collect();
+    let (q64, k64, v64, d64) = (q.f64(), k.f64(), v.f64(), d_output.f64());
+    let inputs = reference::nn::Given {
+        q: &q64,
+        k: &k64,
+        v: &v64,
+        segments: &segments,
+        d_output: &d64,
+        log_sums: &log_sums_f64,
+    };
+    let [d_q, deltas] = reference::nn::attention_grad_q(d, inputs, &output.f64());
+    let mut expected = vec![(6, interleave(&exact(&log_sums_f64), &products(&deltas)))];
+    if d.tokens > 1 {
+        expected.push((7, products(&d_q))); // of one token the share is 1 whatever its score
+    }
+    let unset_stats = stats(d, &log_sums, &vec![f32::NAN; log_sums.len()]);
+    let like_q = unset(&q.shape);
+    case(
+        [q, k, v, integers(&[d.batch, d.tokens], segments), output, d_output, unset_stats, like_q],
+        move |rec, [q, k, v, segments, output, d_output, stats, d_q]| {
+            nn::attention_grad_q::record(rec, heads, q, k, v, segments, output, d_output, stats, d_q)
+        },
+        expected,
+    )
+}
+
+fn attention_grad_kv(dims: Dims, rng: &mut Rng) -> Case {
+    let a = attended(dims, rng);
+    let Backward { d_output, output, log_sums } = backward(&a, rng);
+    let Attended { d, heads, qkv: [q, k, v], segments } = a;
+    let log_sums_f64: Vec<f64> = log_sums.iter().map(|v| f64::from(*v)).collect();
+    let (q64, k64, v64, d64) = (q.f64(), k.f64(), v.f64(), d_output.f64());
+    let inputs = reference::nn::Given {
+        q: &q64,
+        k: &k64,
+        v: &v64,
+        segments: &segments,
+        d_output: &d64,
+        log_sums: &log_sums_f64,
+    };
+    let [_, deltas] = reference::nn::attention_grad_q(d, inputs, &output.f64());
+    let deltas: Vec<f32> = deltas.iter().map(|delta| delta.value as f32).collect();
+    let deltas_f64: Vec<f64> = deltas.iter().map(|v| f64::from(*v)).collect();
+    let [d_k, d_v] = reference::nn::attention_grad_kv(d, inputs, &deltas_f64);
+    let mut expected = vec![(7, products(&d_v))];
+    if d.tokens > 1 {
+        expected.push((6, products(&d_k)));
+    }
+    let stats = stats(d, &log_sums, &deltas);
+    let [like_k, like_v] = [unset(&k.shape), unset(&v.shape)];
+    case(
+        [q, k, v, integers(&[d.batch, d.tokens], segments), d_output, stats, like_k, like_v],
+        move |rec, [q, k, v, segments, d_output, stats, d_k, d_v]| {
+            nn::attention_grad_kv::record(rec, heads, q, k, v, segments, d_output, stats, d_k, d_v)
+        },
+        expected,
+    )
+}
+
+fn attention_step(d: Dims, rng: &mut Rng) -> Case {
+    let [heads, kv_heads] = [d.out_features / 10, d.out_features % 10];
+    let (keys, head_dim) = (d.tokens, d.in_features);
+    // What lies behind the newest key must not be seen.
+    let caches = [given(rng, &[keys + d.rank, kv_heads * head_dim]), given(rng, &[keys + d.rank, kv_heads * head_dim])];
+    let mut q = given(rng, &[1, heads * head_dim]);
+    q.data.iter_mut().for_each(|q| *q *= 6.0);
+    let dims = Attention { batch: 1, tokens: keys, heads, kv_heads, head_dim };
+    let used = keys * kv_heads * head_dim;
+    let sums = reference::nn::attention_step(dims, &q.f64(), &caches[0].f64()[..used], &caches[1].f64()[..used], 8);
+    let [k_cache, v_cache] = caches;
+    case(
+        [q, k_cache, v_cache, integers(&[1], vec![keys as i32 - 1]), unset(&[1, heads * head_dim])],
+        move |rec, [q, k_cache, v_cache, cursor, output]| {
+            let shape = Heads { heads, kv_heads, head_dim };
+            nn::attention_step::record(rec, shape, q, k_cache, v_cache, cursor, output)
+        },
+        [(4, products(&sums))],
+    )
+}
+
+fn cache_write(d: Dims, rng: &mut Rng) -> Case {
+    let (rows, width, cursor) = (d.tokens, d.in_features, d.out_features);
+    let [x, cache] = [given(rng, &[rows, width]), given(rng, &[rows + cursor + 2, width])];
+    let after = reference::nn::cache_write(&x.f64(), cursor, width, &cache.f64());
+    case(
+        [x, integers(&[1], vec![cursor as i32]), cache],
+        |rec, [x, cursor, cache]| nn::cache_write::record(rec, x, cursor, cache),
+        [(2, exact(&after))],
+    )
+}
+
+// ── loss ──
+
+fn large(rng: &mut Rng, len: usize) -> Vec<f32> {
+    rng.numbers(len).iter().map(|v| 6.0 * v).collect()
+}
+
+/// Columns `first .. first + width` of rows.
+fn columns(all: &[f32], row_len: usize, first: usize, width: usize) -> Vec<f32> {
+    all.chunks(row_len).flat_map(|row| row[first..first + width].to_vec()).collect()
+}
+
+fn lm_head_stats(d: Dims, rng: &mut Rng) -> Case {
+    let (rows, classes, chunk) = (d.tokens, d.in_features, d.out_features);
+    let logits = large(rng, rows * classes);
+    let labels: Vec<i32> = (0..rows).map(|_| below(rng, classes)).collect();
+    let f64s: Vec<f64> = logits.iter().map(|v| f64::from(*v)).collect();
+    let stats = reference::loss::lm_head_stats(classes, &f64s, &labels, classes.div_ceil(chunk));
+    let expected =
+        stats.iter().flat_map(|[max, sum, hit]| [exact(&[max.value]), products(&[*sum]), exact(&[hit.value])]);
+    let mut tensors = vec![integers(&[rows], labels), unset(&[rows, 3])];
+    for first in (0..classes).step_by(chunk) {
+        let width = chunk.min(classes - first);
+        tensors.push(Given::new(&[rows, width], columns(&logits, classes, first, width)));
+    }
+    let expected = vec![(1, expected.flatten().collect())];
+    Case {
+        tensors,
+        expected,
+        record: Box::new(move |rec, tensors| {
+            (2..tensors.len()).try_for_each(|i| {
+                loss::lm_head_stats::record(rec, &tensors[i], &tensors[0], &tensors[1], (i - 2) * chunk)
+            })
+        }),
+    }
+}
+
+/// Labels of which some are ignored, not the first.
+fn some_labels(rng: &mut Rng, rows: usize, classes: usize) -> Vec<i32> {
+    (0..rows).map(|row| if row % 3 == 2 { IGNORED } else { below(rng, classes) }).collect()
+}
+
+fn lm_head_loss(d: Dims, rng: &mut Rng) -> Case {
+    let (rows, classes) = (d.tokens, 50);
+    let mut stats = large(rng, 3 * rows);
+    stats.chunks_mut(3).for_each(|row| row[1] = 1.0 + row[1].abs());
+    stats.chunks_mut(3).step_by(5).for_each(|row| row[0] = 40.0 * row[0].abs());
+    let labels = some_labels(rng, rows, classes);
+    let stats = Given::new(&[rows, 3], stats);
+    let (sum, counted) = reference::loss::lm_head_loss(&stats.f64(), &labels, IGNORED);
+    let (totals, old) = totals(d, rng);
+    case(
+        [stats, integers(&[rows], labels), totals],
+        move |rec, [stats, labels, totals]| {
+            loss::lm_head_loss::record(rec, stats, labels, totals, d.rank == 2, classes, IGNORED)
+        },
+        [(2, summed(sum, counted, old))],
+    )
+}
+
+/// The last chunk.
+fn lm_head_grad(d: Dims, rng: &mut Rng) -> Case {
+    let (rows, classes, chunk) = (d.tokens, d.in_features + 1, d.out_features);
+    let logits = large(rng, rows * classes);
+    let mut labels = some_labels(rng, rows, classes);
+    labels[0] = classes as i32 - 1;
+    let f64s: Vec<f64> = logits.iter().map(|v| f64::from(*v)).collect();
+    let some: Vec<i32> = labels.iter().map(|label| (*label).max(0)).collect();
+    let stats = reference::loss::lm_head_stats(classes, &f64s, &some, 1);
+    let stats = Given::new(&[rows, 3], stats.iter().flat_map(|row| row.map(|sum| sum.value as f32)).collect());
+    let first = (classes - 1) / chunk * chunk;
+    let logits = Given::new(&[rows, classes - first], columns(&logits, classes, first, classes - first));
+    let sums = reference::loss::lm_head_grad(classes - first, first, &logits.f64(), &stats.f64(), &labels, IGNORED);
+    case(
+        [integers(&[rows], labels), stats, logits],
+        move |rec, [labels, stats, logits]| loss::lm_head_grad::record(rec, labels, stats, logits, first, IGNORED),
+        [(2, products(&sums))],
+    )
+}
+
+// ── the table ──
+
+pub static SPECS: &[Spec] = &[
+    spec!(loss / lm_head_grad, CHUNKED 0..2, show_chunked, FUNCTIONS_BOUND, [
+        ("the label dropped", " - hit;", ";"),
+        ("the label in the wrong chunk", "i32(params.first_class + i % params.width)", "i32(i % params.width)"),
+        ("the sum dropped", " / stats[3 * row + 1]", ""),
+        ("the maximum dropped", "logits[i] - stats[3 * row]", "logits[i]"),
+        ("ignored rows with a gradient", "select(gradient, 0.0, label == params.ignore_index)", "gradient"),
+        ("the first row's statistics", "let row = i / params.width;", "let row = 0u;"),
+        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
+        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
+    ]),
+    spec!(loss / lm_head_loss, ROWS 0..2, show_rows, FUNCTIONS_BOUND, [
+        ("the logarithm dropped", " + log(stats[3 * row + 1])", ""),
+        ("the label's logit dropped", " - stats[3 * row + 2]", ""),
+        ("ignored rows counted", "if label != params.ignore_index {", "if true {"),
+        ("the last row dropped", "row < params.rows;", "row + 1 < params.rows;"),
+        ("the rows stopping at the tile", "row += groups.x * WORKGROUP", "row += params.rows"),
+        ("a lane left out", "i < WORKGROUP;", "i + 1 < WORKGROUP;"),
+    ]),
+    spec!(loss / lm_head_stats, CHUNKED 0..2, show_chunked, FUNCTIONS_BOUND, [
+        ("the sum before not corrected", "before.y * exp(max(before.x - now, -100.0))", "before.y"),
+        ("the sum not corrected", "sum * exp(max(highest - now, -100.0))", "sum"),
+        ("beginning anew with each chunk", "params.first_class > 0", "false"),
+        ("never beginning anew", "params.first_class > 0", "true"),
+        ("the label in the wrong chunk", "labels[row] - i32(params.first_class)", "labels[row]"),
+        ("the label's logit forgotten", "stats[3 * row + 2] = before.z", "stats[3 * row + 2] = 0.0"),
+        ("the maximum of one lane", "highest = max(highest, partial[i])", "highest = partial[i]"),
+        ("the sums of one lane", "sum += partial[i]", "sum = partial[i]"),
+        ("the sum stopping at the tile", "c += WORKGROUP) {\n        sum", "c += params.width) {\n        sum"),
+        ("the last class dropped", "c < params.width; c += WORKGROUP) {\n        sum", "c + 1 < params.width; c += WORKGROUP) {\n        sum"),
+        ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
+    ]),
+    spec!(nn / attention, ATTENDED 0..3, show_attention, FUNCTIONS_BOUND, [
+        ("later tokens seen", "(key <= vec2u(row[i]))", "(key < vec2u(params.tokens))"),
+        ("the token itself unseen", "(key <= vec2u(row[i]))", "(key < vec2u(row[i]))"),
+        ("other segments seen", "(key_segment == vec2i(segment))", "(key_segment != vec2i())"),
+        ("padding seen", "(key_segment == vec2i(segment))", "(key_segment >= vec2i())"),
+        ("masked rows not 0", "select(sums[e] / total[e / DIMS], vec2f(), masked)", "sums[e] / total[e / DIMS]"),
+        ("the scale never", "params.scale * vec2f(s0[i], s1[i])", "vec2f(s0[i], s1[i])"),
+        ("the scale twice", "params.scale * vec2f(s0[i], s1[i])", "params.scale * params.scale * vec2f(s0[i], s1[i])"),
+        ("the last pair dropped", "d < params.pairs; d++", "d + 1 < params.pairs; d++"),
+        ("two queries swapped", "dot(q1, k1), dot(q2, k1)", "dot(q2, k1), dot(q1, k1)"),
+        ("the keys stopping at the tile", "first_key += KEYS", "first_key += params.tokens"),
+        ("only the first tile of queries", "tile % row_tiles * ROWS", "0u"),
+        ("only the first tile of dimensions", "index % dim_tiles * DIMS", "0u"),
+        ("only the first sequence", "min(tile / row_tiles, params.batch - 1)", "0u"),
+        ("heads not grouped", "head / (params.heads / params.kv_heads)", "head % params.kv_heads"),
+        ("the sum not corrected", "total[r] * correction[r]", "total[r]"),
+        ("the output not corrected", "sums[at] * correction[r + i]", "sums[at]"),
+        ("the second pair not corrected", "sums[at + 1] * correction[r + i]", "sums[at + 1]"),
+        ("the first pair twice", "v[at + second]", "v[at]"),
+        ("not divided", "sums[e] / total[e / DIMS]", "sums[e]"),
+        ("the maximum dropped", "highest[r] + log(total[r])", "log(total[r])"),
+        ("the logarithm dropped", "highest[r] + log(total[r])", "highest[r]"),
+        ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
+    ]),
+    spec!(nn / attention_grad_kv, ATTENDED 0..3, show_attention, FUNCTIONS_BOUND, [
+        ("earlier tokens' queries seen", "(key.xxyy <= row.xyxy)", "(row.xyxy < vec4u(params.tokens))"),
+        ("the token itself unseen", "(key.xxyy <= row.xyxy)", "(key.xxyy < row.xyxy)"),
+        ("queries past the end", "(row.xyxy < vec4u(params.tokens))", "(row.xyxy >= vec4u())"),
+        ("other segments seen", "(key_segment.xxyy == row_segment.xyxy)", "(key_segment.xxyy >= vec4i())"),
+        ("padding seen", "(row_segment.xyxy != vec4i())", "(row_segment.xyxy >= vec4i())"),
+        ("the score's scale never", "params.scale * s - log_sum", "s - log_sum"),
+        ("the gradient's scale never", "params.scale * share * (p - delta)", "share * (p - delta)"),
+        ("delta dropped", "(p - delta)", "p"),
+        ("the logarithms dropped", " - log_sum, seen", ", seen"),
+        ("the last pair dropped", "d < params.pairs; d++", "d + 1 < params.pairs; d++"),
+        ("two queries swapped", "dot(k0, q1), dot(k1, q0)", "dot(k1, q0), dot(k0, q1)"),
+        ("two gradients swapped", "dot(v0, g1), dot(v1, g0)", "dot(v1, g0), dot(v0, g1)"),
+        ("the queries stopping at the tile", "first_row += ROWS", "first_row += params.tokens"),
+        ("one head of a group", "head < (kv_head + 1) * head_group", "head <= kv_head * head_group"),
+        ("only the first tile of keys", "tile % key_tiles * KEYS", "0u"),
+        ("only the first tile of dimensions", "index % dim_tiles * DIMS", "0u"),
+        ("only the first sequence", "min(tile / key_tiles, params.batch - 1)", "0u"),
+        ("the first pair twice", "q[at + second]", "q[at]"),
+        ("the first gradient twice", "d_output[at + second]", "d_output[at]"),
+        ("a key dropped", "k_sums[at + DIMS] += k1.xy", "k_sums[at + DIMS] += k0.xy"),
+        ("a value dropped", "v_sums[at + DIMS + 1] += v1.zw", "v_sums[at + DIMS + 1] += v0.zw"),
+        ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
+    ]),
+    spec!(nn / attention_grad_q, ATTENDED 0..3, show_attention, FUNCTIONS_BOUND, [
+        ("later tokens seen", "(key <= vec2u(row[i]))", "(key < vec2u(params.tokens))"),
+        ("the token before unseen", "(key <= vec2u(row[i]))", "(key + 1 < vec2u(row[i]))"),
+        ("other segments seen", "(key_segment == vec2i(segment))", "(key_segment != vec2i())"),
+        ("padding seen", " & vec2<bool>(segment != 0)", ""),
+        ("the score's scale never", "params.scale * vec2f(s0[i], s1[i])", "vec2f(s0[i], s1[i])"),
+        ("the gradient's scale never", "params.scale * p *", "p *"),
+        ("the gradient's scale twice", "params.scale * p *", "params.scale * params.scale * p *"),
+        ("delta dropped", "(vec2f(p0[i], p1[i]) - of_row.y)", "vec2f(p0[i], p1[i])"),
+        ("the logarithms dropped", " - of_row.x, seen", ", seen"),
+        ("delta not left", "stats[at].y = delta", "stats[at].y = 0.0"),
+        ("the last pair dropped", "d++) {\n                let q0", "d += params.pairs) {\n                let q0"),
+        ("delta of the first pair", "delta += dot", "delta = dot"),
+        ("two queries swapped", "dot(q1, k1), dot(q2, k1)", "dot(q2, k1), dot(q1, k1)"),
+        ("two gradients swapped", "dot(g1, v1), dot(g2, v1)", "dot(g2, v1), dot(g1, v1)"),
+        ("the keys stopping at the tile", "first_key += KEYS", "first_key += params.tokens"),
+        ("only the first tile of queries", "tile % row_tiles * ROWS", "0u"),
+        ("only the first tile of dimensions", "index % dim_tiles * DIMS", "0u"),
+        ("only the first sequence", "min(tile / row_tiles, params.batch - 1)", "0u"),
+        ("heads not grouped", "head / (params.heads / params.kv_heads)", "head % params.kv_heads"),
+        ("overwriting", "sums[at] += added[i].xy", "sums[at] = added[i].xy"),
+        ("the first pair twice", "k[at + second]", "k[at]"),
+        ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
+    ]),
+    spec!(nn / attention_step, STEPPED 0..3, show_step, FUNCTIONS_BOUND, [
+        ("the newest key unseen", "u32(cursor[0]) + 1", "max(u32(cursor[0]), 1)"),
+        ("a key too many", "u32(cursor[0]) + 1", "u32(cursor[0]) + 2"),
+        ("the scale never", "score *= params.scale;", ""),
+        ("the last pair dropped", "d < params.pairs; d++", "d + 1 < params.pairs; d++"),
+        ("the keys stopping at the tile", "tile < tiles;", "tile < 1;"),
+        ("the sum not corrected", "total *= correction;", ""),
+        ("the output not corrected", "sums[d] * correction", "sums[d]"),
+        ("heads not grouped", "head / (params.heads / params.kv_heads)", "head % params.kv_heads"),
+        ("not divided", "sums[d] / total", "sums[d]"),
+        ("the values of one key", "(first_key + c) * kv_stride + d", "first_key * kv_stride + d"),
+    ]),
+    spec!(nn / cache_write, CACHED 0..2, show_cached, EXACT, [
+        ("always at the start", "u32(cursor[0]) * params.width + i", "i"),
+        ("the cursor in elements", "u32(cursor[0]) * params.width", "u32(cursor[0])"),
+        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
+        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(nn / gated, GATED 0..2, show_gated, FUNCTIONS_BOUND, [
+        ("up dropped", "g * sigmoid(g) * up[i]", "g * sigmoid(g)"),
+        ("the gate dropped", "g * sigmoid(g) * up[i]", "sigmoid(g) * up[i]"),
+        ("σ of |x|", "select(e, 1.0, x >= 0.0)", "1.0"),
+        ("the functions swapped", "params.kind == 0", "params.kind == 1"),
+        ("relu not squared", "relu(g) * relu(g)", "relu(g)"),
+        ("the square of negatives", "relu(g) * relu(g)", "g * g"),
+        ("an index swapped", "relu(g) * up[i]", "relu(g) * up[params.len - 1 - i]"),
+        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
+        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(nn / gated_grad, GATED 0..2, show_gated, FUNCTIONS_BOUND, [
+        ("up dropped", "slope * up[i] * d_output[i]", "slope * d_output[i]"),
+        ("d_output dropped", "slope * up[i] * d_output[i]", "slope * up[i]"),
+        ("the outputs swapped", "d_up[i] = value", "d_up[i] = slope"),
+        ("σ's slope dropped", " * (1.0 + g * sigmoid(-g))", ""),
+        ("σ of x", "g * sigmoid(-g)", "g * sigmoid(g)"),
+        ("the slope of the square halved", "2.0 * positive", "positive"),
+        ("the slope of negatives", "max(g, 0.0)", "g"),
+        ("the functions swapped", "params.kind == 0", "params.kind == 1"),
+        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
+        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(nn / rope, ROTATED 0..2, show_rope, PRODUCTS, [
+        ("the sine dropped", "a * c - b * s", "a * c"),
+        ("the cosine dropped", "b * c + a * s", "b + a * s"),
+        ("never transposed", "params.sin_factor * sin_table[at]", "sin_table[at]"),
+        ("neighbours in place of halves", "first + params.half_dim", "first + 1"),
+        ("the row as its position", "u32(position_ids[head / params.heads])", "(head / params.heads % 11)"),
+        ("the head's position", "position_ids[head / params.heads]", "position_ids[head % params.rows]"),
+        ("a half overwritten first", "x[second] = b * c + a * s", "x[second] = b * c + x[first] * s"),
+        ("the last element left out", "i >= params.rows * params.heads * params.half_dim", "i + 1 >= params.rows * params.heads * params.half_dim"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+];

@@ -171,7 +171,7 @@ pub const fn len(len: usize) -> Dims {
     d(len, 1, 1, 1)
 }
 /// The last needs workgroups in two dimensions: 65,535 · 64 + 1.
-const ELEMENTS: &[Dims] = &[len(3), len(63), len(1), len(64), len(65), len(131), len(4_194_241)];
+pub const ELEMENTS: &[Dims] = &[len(3), len(63), len(1), len(64), len(65), len(131), len(4_194_241)];
 /// To be added to what is there.
 pub const fn adding(len: usize) -> Dims {
     d(len, 1, 1, 2)

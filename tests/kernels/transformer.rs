@@ -57,6 +57,9 @@ const STEPPED: &[Dims] =
 /// Rows × width behind `out_features` rows.
 const CACHED: &[Dims] = &[d(3, 5, 7, 1), d(1, 64, 1, 1), d(1, 1, 0, 1), d(13, 5, 2, 1), d(4_194_241, 1, 3, 1)];
 
+/// Rows × features of `out_features`.
+const GATHERED: &[Dims] = &[d(3, 5, 7, 1), d(1, 64, 2, 1), d(1, 1, 1, 1), d(13, 5, 200, 1), d(4_194_241, 1, 3, 1)];
+
 /// Rows × classes in chunks of `out_features`.
 const CHUNKED: &[Dims] = &[
     d(5, 7, 3, 1),
@@ -94,6 +97,10 @@ fn show_step(d: &Dims) -> String {
 
 fn show_cached(d: &Dims) -> String {
     format!("{}×{} at {}", d.tokens, d.in_features, d.out_features)
+}
+
+fn show_gathered(d: &Dims) -> String {
+    format!("{}×{} of {}", d.tokens, d.in_features, d.out_features)
 }
 
 fn show_chunked(d: &Dims) -> String {
@@ -335,6 +342,29 @@ fn cache_write(d: Dims, rng: &mut Rng) -> Case {
     )
 }
 
+fn add(d: Dims, rng: &mut Rng) -> Case {
+    let [a, b] = [given(rng, &[d.tokens, 1]), given(rng, &[d.tokens, 1])];
+    let sums: Vec<Sum> = a.f64().into_iter().zip(b.f64()).map(|(a, b)| reference::nn::add(a, b)).collect();
+    case(
+        [a, b, unset(&[d.tokens, 1])],
+        |rec, [a, b, output]| nn::add::record(rec, a, b, output),
+        [(2, products(&sums))],
+    )
+}
+
+fn embedding(d: Dims, rng: &mut Rng) -> Case {
+    let (rows, features, vocabulary) = (d.tokens, d.in_features, d.out_features);
+    let weight = given(rng, &[vocabulary, features]);
+    let mut ids: Vec<i32> = (0..rows).map(|_| below(rng, vocabulary)).collect();
+    ids[0] = vocabulary as i32 - 1;
+    let found = reference::nn::embedding(&weight.f64(), features, &ids);
+    case(
+        [weight, integers(&[rows], ids), unset(&[rows, features])],
+        |rec, [weight, ids, output]| nn::embedding::record(rec, weight, ids, output),
+        [(2, exact(&found))],
+    )
+}
+
 // ── loss ──
 
 fn large(rng: &mut Rng, len: usize) -> Vec<f32> {
@@ -448,6 +478,14 @@ pub static SPECS: &[Spec] = &[
         ("the last class dropped", "c < params.width; c += WORKGROUP) {\n        sum", "c + 1 < params.width; c += WORKGROUP) {\n        sum"),
         ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
     ]),
+    spec!(nn / add, ELEMENTS 0..2, show_len, PRODUCTS, [
+        ("the first alone", "a[i] + b[i]", "a[i]"),
+        ("the difference", "a[i] + b[i]", "a[i] - b[i]"),
+        ("accumulation", "output[i] = ", "output[i] += "),
+        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
+        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
     spec!(nn / attention, ATTENDED 0..3, show_attention, FUNCTIONS_BOUND, [
         ("later tokens seen", "(key <= vec2u(row[i]))", "(key < vec2u(params.tokens))"),
         ("the token itself unseen", "(key <= vec2u(row[i]))", "(key < vec2u(row[i]))"),
@@ -537,6 +575,13 @@ pub static SPECS: &[Spec] = &[
         ("the cursor in elements", "u32(cursor[0]) * params.width", "u32(cursor[0])"),
         ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
         ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(nn / embedding, GATHERED 0..2, show_gathered, EXACT, [
+        ("the row as its id", "u32(ids[i / params.features])", "i / params.features"),
+        ("the first feature", " + i % params.features", ""),
+        ("the last element left out", "i >= params.rows * params.features", "i + 1 >= params.rows * params.features"),
+        ("stopping at the tile", "i >= params.rows * params.features", "i >= min(params.rows * params.features, WORKGROUP)"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
     spec!(nn / gated, GATED 0..2, show_gated, FUNCTIONS_BOUND, [

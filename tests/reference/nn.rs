@@ -365,3 +365,13 @@ pub fn cache_write(x: &[f64], cursor: usize, width: usize, cache: &[f64]) -> Vec
     after[cursor * width..cursor * width + x.len()].copy_from_slice(x);
     after
 }
+
+/// a + b
+pub fn add(a: f64, b: f64) -> Sum {
+    dot([(a, 1.0), (b, 1.0)].into_iter())
+}
+
+/// The rows of a table that the ids name.
+pub fn embedding(weight: &[f64], features: usize, ids: &[i32]) -> Vec<f64> {
+    ids.iter().flat_map(|id| weight[*id as usize * features..][..features].to_vec()).collect()
+}

@@ -5,11 +5,13 @@ use crate::gpu::Tensor;
 
 pub mod activation;
 pub mod activation_grad;
+pub mod add;
 pub mod attention;
 pub mod attention_grad_kv;
 pub mod attention_grad_q;
 pub mod attention_step;
 pub mod cache_write;
+pub mod embedding;
 pub mod gated;
 pub mod gated_grad;
 pub mod norm;

@@ -1,0 +1,19 @@
+// output = a + b: a residual connection.
+struct Params {
+    len: u32,
+}
+@group(0) @binding(0) var<storage, read> a: array<f32>; // [len]
+@group(0) @binding(1) var<storage, read> b: array<f32>; // [len]
+@group(0) @binding(2) var<storage, read_write> output: array<f32>; // [len]
+@group(0) @binding(3) var<uniform> params: Params;
+
+override WORKGROUP: u32 = 64;
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
+    let i = id.x + id.y * groups.x * WORKGROUP;
+    if i >= params.len {
+        return;
+    }
+    output[i] = a[i] + b[i];
+}

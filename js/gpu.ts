@@ -208,5 +208,5 @@ function adopt(webgpu: WebGpu, device: Device, info: Adapter["info"], owned: boo
   const { limits, features } = device;
   const adapter = { limits, features, info, requestDevice: () => Promise.resolve(device) };
   const work = () => RawGpu.adopt(owned, isSoftware(info)) as Promise<RawGpu>;
-  return answering(webgpu, "requestAdapter", Promise.resolve(adapter), work);
+  return answering(webgpu, "requestAdapter", () => Promise.resolve(adapter), work);
 }

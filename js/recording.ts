@@ -1,4 +1,5 @@
 import { type RawGpu, type RawGrad, RawRecording, type RawTensor, type RawWeight } from "./wasm/lora_webgpu.js";
+import { compileAhead } from "./adopt.js";
 import { bind, checkOptions, finite, unwrap } from "./check.js";
 import { Gpu } from "./gpu.js";
 import { LoraGrad, LoraWeight } from "./lora.js";
@@ -15,16 +16,26 @@ const weightOf = (value: unknown) => unwrap<RawWeight>("weight", LoraWeight, val
  * `dInput [tokens, inFeatures]`, `dA` as A, `dB` as B. A call that throws records nothing.
  */
 export class Recording {
+  readonly #gpu: Gpu;
   #raw: RawRecording;
 
   constructor(gpu: Gpu) {
     this.#raw = new RawRecording(unwrap<RawGpu>("gpu", Gpu, gpu));
+    this.#gpu = gpu;
     bind(this, this.#raw);
   }
 
   /** Number of dispatches recorded. */
   get dispatches(): number {
     return this.#raw.dispatches();
+  }
+
+  /**
+   * Compiles the kernels that nothing has used yet, side by side and without blocking the page, which the first
+   * {@link submit} would do one after the other. `onProgress` hears of each that is done.
+   */
+  async compile(onProgress?: (done: number, total: number) => void): Promise<void> {
+    await compileAhead(this.#gpu.device, (keep) => void this.#raw.compile(keep), onProgress);
   }
 
   /**

@@ -94,7 +94,7 @@ export class Tensor {
     if (theirs.mapState !== undefined && theirs.mapState !== "unmapped") {
       throw new LoraError("invalid-argument", `buffer: expected one that is not mapped, for the GPU to use; got one that is ${theirs.mapState}`);
     }
-    const raw = answering(gpu.device, "createBuffer", buffer, () =>
+    const raw = answering(gpu.device, "createBuffer", () => buffer, () =>
       RawTensor.adopt(rawGpu, String(label), size, dtype === "int32", theirs.size, theirs.usage, byteOffset, buffers.get(buffer)),
     );
     buffers.set(buffer, raw.storageId());

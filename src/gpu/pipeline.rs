@@ -69,6 +69,22 @@ impl Pipelines {
         })
     }
 
+    /// Compiles what of `kernels` is not yet, and keeps it or, with the browser asked for pipelines ahead of their use, drops it
+    /// again: then the page's own call has what the browser made of it. Returns how many there were.
+    pub fn compile_missing(&mut self, gpu: &Gpu, kernels: impl Iterator<Item = &'static Kernel>, keep: bool) -> usize {
+        let mut missing: Vec<_> = kernels.filter(|kernel| !self.compiled.contains_key(kernel.name)).collect();
+        missing.sort_by_key(|kernel| kernel.name);
+        missing.dedup_by_key(|kernel| kernel.name);
+        for kernel in &missing {
+            if keep {
+                self.compile(gpu, kernel);
+            } else {
+                compile(gpu, kernel, self.replaced.get(kernel.name).map_or(kernel.source, String::as_str));
+            }
+        }
+        missing.len()
+    }
+
     /// The bind group of a compiled kernel over these ranges, each of `size` bytes.
     pub fn bind_group(
         &mut self,

@@ -131,6 +131,25 @@ impl Recording {
         tensor.place().map(drop)
     }
 
+    /// Compiles the kernels that no recording has used yet, which the first submit would do otherwise; returns how many.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] and [`Error::Disposed`]; a kernel that the device refuses is the submit's to tell.
+    pub fn compile(&self) -> Result<usize> {
+        self.compile_missing(true)
+    }
+
+    pub(crate) fn compile_missing(&self, keep: bool) -> Result<usize> {
+        self.gpu.check_alive()?;
+        let ops = self.ops.borrow();
+        let kernels =
+            ops.iter().filter_map(|op| if let Op::Dispatch { kernel, .. } = op { Some(*kernel) } else { None });
+        let scope = self.gpu.scope();
+        let count = self.gpu.0.pipelines.borrow_mut().compile_missing(&self.gpu, kernels, keep);
+        super::tensor::detach(async move { drop(scope.close("compile").await) });
+        Ok(count)
+    }
+
     /// Submits everything as one command buffer, now. The future resolves when the GPU process has checked it, and
     /// rejects with what failed in it; nothing runs when a tensor is gone.
     pub fn submit(&self) -> Submission {

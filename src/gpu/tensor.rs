@@ -209,7 +209,7 @@ impl Drop for Storage {
 }
 
 /// Lets a future run by itself. Natively the futures given here are ready at once.
-fn detach(future: impl Future<Output = ()> + 'static) {
+pub(super) fn detach(future: impl Future<Output = ()> + 'static) {
     #[cfg(target_arch = "wasm32")]
     wasm_bindgen_futures::spawn_local(future);
     #[cfg(not(target_arch = "wasm32"))]

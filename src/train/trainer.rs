@@ -395,6 +395,11 @@ impl Plan {
         self.activations.destroy();
     }
 
+    /// Compiles what its steps need; returns how many kernels.
+    pub fn compile_missing(&self, keep: bool) -> Result<usize> {
+        Ok(self.step.compile_missing(keep)? + self.micro_step.compile_missing(keep)?)
+    }
+
     /// Submits forward, loss and backward of what was loaded, adding to gradients and totals.
     pub fn submit_micro_step(&self) -> Submission {
         self.micro_step.submit()

@@ -682,6 +682,11 @@ impl RawPlan {
         write(&self.0.targets, targets)?;
         write(&self.0.x, x)
     }
+
+    /// As `RawRecording::compile`.
+    pub fn compile(&self, keep: bool) -> Result<usize> {
+        Ok(self.0.compile_missing(keep)?)
+    }
 }
 
 /// Dispatches in order.
@@ -697,6 +702,11 @@ impl RawRecording {
 
     pub fn dispatches(&self) -> usize {
         self.0.dispatches()
+    }
+
+    /// Makes the pipelines that are missing; without `keep` only for the browser to see.
+    pub fn compile(&self, keep: bool) -> Result<usize> {
+        Ok(self.0.compile_missing(keep)?)
     }
 
     pub fn submit(&self) -> Promise {

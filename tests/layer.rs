@@ -8,7 +8,7 @@ mod reference;
 use std::collections::BTreeMap;
 
 use common::tolerance::{Expected, assert_close, products, updated};
-use common::{PROFILES, Rng, bits, f64s, gpu, gpu_as};
+use common::{PROFILES, Rng, bits, f64s, gpu, gpu_as, refused};
 use lora_webgpu::kernels::lora as kernel;
 use lora_webgpu::{
     AdamW, FrozenLinear, Gpu, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Loss, Optimizer, OptimizerKind,
@@ -841,4 +841,45 @@ async fn an_optimizer_updates_several_layers_by_the_learning_rate_as_set() {
         let gradients = [layer.grad().a.read().await.unwrap(), layer.grad().b.read().await.unwrap()].concat();
         assert!(gradients.iter().all(|g| *g == 0.0));
     }
+}
+
+/// A recording looks its tensors up once, and again where one has moved.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_recording_follows_tensors_that_move_between_submits() {
+    let gpu = gpu().await;
+    let base = FrozenLinear::new(&gpu, 3, 4, &[0.5; 12], None).unwrap();
+    let layer = LoraLinear::new(&gpu, None, base, &LoraConfig::new(2, 2.0)).unwrap();
+    layer.weight().b.write(&[0.25; 6]).unwrap();
+    let x = Tensor::from_slice(&gpu, "x", &[1, 4], &[1.0, 2.0, 3.0, 4.0]).unwrap();
+    let rec = Recording::new(&gpu);
+    let output = layer.forward(&rec, &x).unwrap();
+    rec.submit().await.unwrap();
+    let first = output.read().await.unwrap();
+    // The optimiser moves A and B into arenas of its own; what is written there must be what the recording then reads.
+    let options = OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 0.5);
+    let optimizer = Optimizer::new(&gpu, &[&layer], options).unwrap();
+    layer.weight().b.write(&[0.0; 6]).unwrap();
+    rec.submit().await.unwrap();
+    assert_eq!(output.read().await.unwrap(), [5.0; 3]);
+    assert_ne!(first, [5.0; 3]);
+    // What is recorded later runs with the rest.
+    rec.zero(&output).unwrap();
+    rec.submit().await.unwrap();
+    assert_eq!(output.read().await.unwrap(), [0.0; 3]);
+    // More different parameters than there were slots for take the old ones' places.
+    let many = Recording::new(&gpu);
+    let target = Tensor::zeros(&gpu, "target", &[1, 4]).unwrap();
+    for i in 0..300 {
+        kernel::add_scaled::record(&many, &x, &target, i as f32 / 300.0).unwrap();
+    }
+    many.submit().await.unwrap();
+    let again = Recording::new(&gpu);
+    let output = layer.forward(&again, &x).unwrap();
+    again.submit().await.unwrap();
+    many.submit().await.unwrap();
+    again.submit().await.unwrap();
+    assert_eq!(output.read().await.unwrap(), [5.0; 3]);
+    x.destroy();
+    refused("a destroyed tensor", again.submit().await, "disposed", &["x"]);
+    optimizer.destroy();
 }

@@ -73,6 +73,8 @@ pub(crate) struct Inner {
     pub params: RefCell<Params>,
     /// Free read-back buffers, any size.
     pub staging: RefCell<Vec<wgpu::Buffer>>,
+    /// Counts whatever makes looked-up buffers, bind groups or offsets stale.
+    pub generation: Cell<u64>,
     /// Partial sums of reductions and one pair of totals, shared by all recordings: the GPU runs them in order.
     pub scratch: RefCell<[Option<Rc<Storage>>; 2]>,
     /// What has been allocated, to be freed with the `Gpu` where the device outlives it; the dead are swept as it grows.
@@ -199,6 +201,7 @@ impl Gpu {
             lost,
             pipelines: RefCell::default(),
             staging: RefCell::default(),
+            generation: Cell::default(),
             scratch: RefCell::default(),
             allocated: RefCell::default(),
             memory: Cell::default(),
@@ -321,6 +324,15 @@ impl Gpu {
         let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
         Scope { gpu: self.clone(), validation, memory, internal }
+    }
+
+    /// Whatever was looked up before is to be looked up again.
+    pub(crate) fn moved(&self) {
+        self.0.generation.set(self.0.generation.get() + 1);
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.0.generation.get()
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Stats)) {

@@ -205,6 +205,7 @@ impl Params {
         }
         // Submits already made keep their values: writes are ordered after them.
         self.slots.clear();
+        gpu.moved();
         if dispatches as u64 > capacity {
             self.buffer.destroy();
             self.buffer = Params::allocate(gpu.device(), (dispatches as u64).next_power_of_two());

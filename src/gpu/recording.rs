@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::device::Gpu;
@@ -10,15 +11,30 @@ use super::pipeline::{Access, Kernel};
 use super::tensor::{DType, Place, Tensor, expect_usage};
 use crate::error::{Error, Result};
 
-/// Dispatches to be run in order. It can be submitted again and again; tensors are looked up at each submit.
+/// Dispatches to be run in order. It can be submitted again and again; tensors are looked up again where one has moved since.
 pub struct Recording {
     gpu: Gpu,
     ops: RefCell<Vec<Op>>,
+    resolved: RefCell<Option<Rc<ResolvedOps>>>,
 }
 
 enum Op {
     Dispatch { kernel: &'static Kernel, tensors: Vec<Tensor>, params: Box<[u8]>, workgroups: [u32; 2] },
     Zero(Tensor),
+}
+
+/// What the operations are for WebGPU.
+struct ResolvedOps {
+    /// The device's when they were looked up.
+    generation: u64,
+    ops: Vec<Resolved>,
+    /// Of the buffers in them.
+    failures: Vec<Rc<RefCell<Option<Error>>>>,
+}
+
+enum Resolved {
+    Dispatch { pipeline: wgpu::ComputePipeline, bind_group: wgpu::BindGroup, offset: u32, workgroups: [u32; 2] },
+    Zero { buffer: wgpu::Buffer, offset: u64, size: u64 },
 }
 
 /// Work that was submitted; as a future, whether the GPU accepted it. It runs whether or not this is awaited.
@@ -71,7 +87,7 @@ pub(crate) fn fold(groups: usize) -> [u32; 2] {
 impl Recording {
     /// An empty recording.
     pub fn new(gpu: &Gpu) -> Recording {
-        Recording { gpu: gpu.clone(), ops: RefCell::default() }
+        Recording { gpu: gpu.clone(), ops: RefCell::default(), resolved: RefCell::default() }
     }
 
     /// The device that it runs on.
@@ -164,8 +180,54 @@ impl Recording {
     fn encode(&self) -> Result<impl Future<Output = Result<()>> + use<>> {
         let gpu = &self.gpu;
         gpu.check_alive()?;
+        let scope = gpu.scope();
+        let resolved = self.resolve()?;
+        let mut encoder = gpu.device().create_command_encoder(&Default::default());
+        let mut pass: Option<wgpu::ComputePass<'static>> = None;
+        for op in &resolved.ops {
+            match op {
+                Resolved::Zero { buffer, offset, size } => {
+                    pass = None;
+                    encoder.clear_buffer(buffer, *offset, Some(*size));
+                }
+                Resolved::Dispatch { pipeline, bind_group, offset, workgroups: [x, y] } => {
+                    let pass =
+                        pass.get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime());
+                    pass.set_pipeline(pipeline);
+                    pass.set_bind_group(0, bind_group, &[*offset]);
+                    pass.dispatch_workgroups(*x, *y, 1);
+                }
+            }
+        }
+        drop(pass);
+        gpu.queue().submit([encoder.finish()]);
+        let outcome = scope.close("submit");
+        let dispatches = self.dispatches() as u64;
+        gpu.count(|s| {
+            s.submits += 1;
+            s.dispatches += dispatches;
+        });
+        Ok(async move {
+            let outcome = outcome.await;
+            // A buffer that could not be made is the cause of whatever the submit complained about.
+            match resolved.failures.iter().find_map(|failure| failure.borrow().clone()) {
+                Some(cause) => Err(cause),
+                None => outcome,
+            }
+        })
+    }
+
+    /// What is to be encoded, as it was for the last submit unless a tensor or the parameters have moved since.
+    fn resolve(&self) -> Result<Rc<ResolvedOps>> {
+        let gpu = &self.gpu;
         let ops = self.ops.borrow();
-        // All places first, so that a destroyed tensor stops the submit before anything is encoded.
+        if let Some(last) = self.resolved.borrow().as_ref()
+            && last.generation == gpu.generation()
+            && last.ops.len() == ops.len()
+        {
+            return Ok(last.clone());
+        }
+        // All places first, so that a destroyed tensor stops the submit before anything is made for it.
         let mut places: Vec<Vec<(Place, u64)>> = Vec::with_capacity(ops.len());
         for op in ops.iter() {
             let tensors = match op {
@@ -177,46 +239,31 @@ impl Recording {
             };
             places.push(tensors.iter().map(|t| Ok((t.place()?, t.bytes()))).collect::<Result<_>>()?);
         }
-        let failures: Vec<_> = places.iter().flatten().map(|(place, _)| place.storage.failure.clone()).collect();
-        let dispatches = self.dispatches();
-        let scope = gpu.scope();
-        let mut encoder = gpu.device().create_command_encoder(&Default::default());
-        let mut pipelines = gpu.0.pipelines.borrow_mut();
-        let mut params = gpu.0.params.borrow_mut();
-        params.reserve(gpu, &mut pipelines, dispatches);
-        let mut pass: Option<wgpu::ComputePass<'static>> = None;
-        for (op, places) in ops.iter().zip(&places) {
-            match op {
-                Op::Zero(_) => {
-                    pass = None;
-                    let (place, size) = &places[0];
-                    encoder.clear_buffer(&place.storage.buffer, place.offset, Some(*size));
-                }
-                Op::Dispatch { kernel, params: value, workgroups: [x, y], .. } => {
-                    let offset = params.offset(gpu, value);
-                    let pass =
-                        pass.get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime());
-                    pass.set_pipeline(&pipelines.compile(gpu, kernel).pipeline);
-                    pass.set_bind_group(0, &pipelines.bind_group(gpu, kernel, places, &params.buffer), &[offset]);
-                    pass.dispatch_workgroups(*x, *y, 1);
-                }
+        let mut failures = Vec::new();
+        for (place, _) in places.iter().flatten() {
+            if !failures.iter().any(|known| Rc::ptr_eq(known, &place.storage.failure)) {
+                failures.push(place.storage.failure.clone());
             }
         }
-        drop(pass);
-        gpu.queue().submit([encoder.finish()]);
-        let outcome = scope.close("submit");
-        gpu.count(|s| {
-            s.submits += 1;
-            s.dispatches += dispatches as u64;
-        });
-        Ok(async move {
-            let outcome = outcome.await;
-            // A buffer that could not be made is the cause of whatever the submit complained about.
-            match failures.iter().find_map(|failure| failure.borrow().clone()) {
-                Some(cause) => Err(cause),
-                None => outcome,
+        let mut pipelines = gpu.0.pipelines.borrow_mut();
+        let mut params = gpu.0.params.borrow_mut();
+        params.reserve(gpu, &mut pipelines, self.dispatches());
+        let resolve = |(op, places): (&Op, &Vec<(Place, u64)>)| match op {
+            Op::Zero(_) => {
+                let (place, size) = &places[0];
+                Resolved::Zero { buffer: place.storage.buffer.clone(), offset: place.offset, size: *size }
             }
-        })
+            Op::Dispatch { kernel, params: value, workgroups, .. } => Resolved::Dispatch {
+                pipeline: pipelines.compile(gpu, kernel).pipeline.clone(),
+                bind_group: pipelines.bind_group(gpu, kernel, places, &params.buffer),
+                offset: params.offset(gpu, value),
+                workgroups: *workgroups,
+            },
+        };
+        let resolved = ops.iter().zip(&places).map(resolve).collect();
+        let resolved = Rc::new(ResolvedOps { generation: gpu.generation(), ops: resolved, failures });
+        *self.resolved.borrow_mut() = Some(resolved.clone());
+        Ok(resolved)
     }
 }
 

@@ -197,6 +197,7 @@ impl Storage {
                 memory.bytes -= self.buffer.size();
                 gpu.memory.set(memory);
             }
+            gpu.generation.set(gpu.generation.get() + 1);
             gpu.pipelines.borrow_mut().forget(self.id);
         }
     }
@@ -401,7 +402,9 @@ impl Tensor {
 
     /// Frees the memory (of an arena with the last of its tensors). Idempotent; work already submitted still runs.
     pub fn destroy(&self) {
-        self.0.place.take();
+        if self.0.place.take().is_some() {
+            self.0.gpu.moved();
+        }
     }
 
     /// Whether its buffer could not be made, as far as is known by now.
@@ -426,6 +429,7 @@ impl Tensor {
     pub(crate) fn rebase(&self, to: &Tensor) -> Result<()> {
         let place = to.place()?;
         *self.0.place.borrow_mut() = Some(place);
+        self.0.gpu.moved();
         Ok(())
     }
 

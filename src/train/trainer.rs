@@ -396,6 +396,7 @@ impl Plan {
     }
 
     /// Compiles what its steps need; returns how many kernels.
+    #[cfg(target_arch = "wasm32")]
     pub fn compile_missing(&self, keep: bool) -> Result<usize> {
         Ok(self.step.compile_missing(keep)? + self.micro_step.compile_missing(keep)?)
     }

@@ -21,6 +21,17 @@ export {
 export { Recording } from "./recording.js";
 export { type BufferOptions, Tensor, type TensorOptions } from "./tensor.js";
 export {
+  type ChatMessage,
+  chunkTokens,
+  type LineError,
+  parseJsonl,
+  type TextExample,
+  type TokenExample,
+  type TokenizedExamples,
+  tokenizeExamples,
+  type TokenizeOptions,
+} from "./text.js";
+export {
   type Batch,
   type Batches,
   type BatchIterable,

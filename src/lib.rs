@@ -7,6 +7,7 @@ mod gpu;
 pub mod kernels;
 mod lora;
 mod loss;
+mod model;
 mod nn;
 mod optim;
 mod train;
@@ -18,6 +19,12 @@ pub use error::{Error, Result};
 pub use gpu::{DType, Gpu, GpuRequest, Memory, Profile, Recording, Stats, Submission, Tensor};
 pub use lora::{Adapter, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Trained};
 pub use loss::Loss;
+pub use model::{
+    CausalLM, Family, Input, Linear, ModelConfig, Parameter, RopeScaling, Sequences, SequencesOptions, shift_labels,
+};
 pub use nn::{Activation, Norm};
 pub use optim::{AdamW, LOG_ROWS, Optimizer, OptimizerKind, OptimizerOptions, Schedule, Sgd};
-pub use train::{Batch, Module, Network, Origin, Outcome, Position, Resumed, StepRecord, Targets, Trainer};
+pub use train::{
+    Batch, LanguageTrainer, Module, Network, Origin, Outcome, Position, Resumed, StepRecord, Targets, TokenBatch,
+    Trainer,
+};

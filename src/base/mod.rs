@@ -4,7 +4,8 @@ use crate::error::Result;
 use crate::gpu::{Gpu, Recording, Tensor};
 use crate::kernels::base::{linear_f32, linear_f32_t};
 
-/// A frozen linear layer `output = x·Wᵀ + bias` with weights in f32.
+/// A frozen linear layer `output = x·Wᵀ + bias` with weights in f32. Clones have the same weights.
+#[derive(Clone)]
 pub struct FrozenLinear {
     weight: Tensor,
     bias: Option<Tensor>,
@@ -44,6 +45,11 @@ impl FrozenLinear {
     /// The bias `[out_features]`, if there is one.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
+    }
+
+    /// The outputs `first .. first + count` alone, without bias: `first` rows must make a multiple of 256 bytes.
+    pub(crate) fn rows(&self, first: usize, count: usize) -> Result<FrozenLinear> {
+        Ok(FrozenLinear { weight: self.weight.rows(first, count)?, bias: None })
     }
 
     /// Number of columns of `W`.

@@ -440,6 +440,31 @@ impl Tensor {
         Ok(Tensor::view(self.gpu(), self.label(), &[rows, columns], &place.storage, place.offset))
     }
 
+    /// The first elements as another shape, in the same place.
+    pub(crate) fn prefix(&self, shape: &[usize]) -> Result<Tensor> {
+        if shape.iter().product::<usize>() > self.len() {
+            return Err(Error::shape(self.label(), format!("room for {}", show(shape)), show(self.shape())));
+        }
+        let place = self.place()?;
+        Ok(Tensor::typed_view(self.gpu(), self.label(), self.dtype(), shape, &place.storage, place.offset))
+    }
+
+    /// All elements as rows of `columns`, in the same place.
+    pub(crate) fn split_rows(&self, columns: usize) -> Result<Tensor> {
+        self.prefix(&[self.len() / columns, columns])
+    }
+
+    /// Rows of a matrix from `first` on, in the same place; they must begin at a multiple of 256 bytes.
+    pub(crate) fn rows(&self, first: usize, count: usize) -> Result<Tensor> {
+        let [rows, columns] = self.matrix("tensor")?;
+        let Place { storage, offset } = self.place()?;
+        let start = 4 * (first * columns) as u64;
+        if first + count > rows || !start.is_multiple_of(ALIGN) {
+            return Err(Error::shape(self.label(), format!("rows {first} to {}", first + count), show(self.shape())));
+        }
+        Ok(Tensor::typed_view(self.gpu(), self.label(), self.dtype(), &[count, columns], &storage, offset + start))
+    }
+
     /// A vector as a matrix of one column, in the same place.
     pub(crate) fn as_column(&self) -> Result<Tensor> {
         let place = self.place()?;

@@ -32,9 +32,9 @@ struct RowNorm {
 }
 
 impl Dora {
-    pub fn new(gpu: &Gpu, tokens: usize, rank: usize, out_features: usize) -> Result<Dora> {
-        let zeros = |label| Tensor::zeros(gpu, label, &[tokens, out_features]);
-        Ok(Dora { u: zeros("u")?, du: zeros("du")?, norm: RowNorm::new(gpu, rank, out_features)? })
+    /// `u` and `du` are `[tokens, out_features]`.
+    pub fn new(gpu: &Gpu, u: Tensor, du: Tensor, rank: usize, out_features: usize) -> Result<Dora> {
+        Ok(Dora { u, du, norm: RowNorm::new(gpu, rank, out_features)? })
     }
 
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {

@@ -32,8 +32,34 @@ pub struct LoraLinear {
     pub(super) merged: RefCell<Vec<Merged>>,
     /// ‖W‖² of each row of the weight without adapters, where an adapter is DoRA's.
     squares: RefCell<Option<Tensor>>,
+    /// What the last pass gave, where nobody else had room for it.
+    output: RefCell<Option<Tensor>>,
     /// Activations for the largest batch so far.
     workspace: RefCell<Option<Workspace>>,
+    /// Where they lie, if that is shared with other layers.
+    pool: RefCell<Option<Rc<Pool>>>,
+}
+
+/// Room for activations that layers share which are at work one after another: each tensor is as large as the largest yet.
+#[derive(Default)]
+pub(crate) struct Pool(RefCell<Vec<Tensor>>);
+
+impl Pool {
+    /// The tensor of this number; zeros where it is new.
+    fn take(&self, gpu: &Gpu, index: usize, label: &str, shape: &[usize]) -> Result<Tensor> {
+        let mut all = self.0.borrow_mut();
+        if let Some(tensor) = all.get(index).filter(|tensor| !tensor.has_failed())
+            && let Ok(view) = tensor.prefix(shape)
+        {
+            return Ok(view);
+        }
+        let tensor = Tensor::zeros(gpu, label, shape)?;
+        match all.get_mut(index) {
+            Some(slot) => *slot = tensor.clone(),
+            None => all.push(tensor.clone()),
+        }
+        tensor.prefix(shape)
+    }
 }
 
 /// What a training step's dropout depends on, and where it says what was not finite.
@@ -50,8 +76,8 @@ pub(crate) struct TrainingStep {
 struct Workspace {
     /// Tokens of the forward pass recorded last, whose activations they hold.
     tokens: usize,
-    /// `[tokens, out_features]`
-    output: Tensor,
+    /// Tokens that there is room for.
+    capacity: usize,
     /// With dropout `[tokens, in_features]`: what is left of `x`, and in the backward pass what its gradient is made of.
     dropped: Option<Tensor>,
     /// In the order of the adapters.
@@ -70,12 +96,19 @@ struct AdapterActivations {
 
 impl Workspace {
     fn new(gpu: &Gpu, layer: &LoraLinear, tokens: usize) -> Result<Workspace> {
-        let zeros = |label, columns| Tensor::zeros(gpu, label, &[tokens, columns]);
+        let pool = layer.pool.borrow();
+        let taken = Cell::new(0);
+        let zeros = |label: &str, columns| match pool.as_ref() {
+            Some(pool) => pool.take(gpu, taken.replace(taken.get() + 1), label, &[tokens, columns]),
+            None => Tensor::zeros(gpu, label, &[tokens, columns]),
+        };
         let (in_features, out_features) = (layer.base.in_features(), layer.base.out_features());
         let adapters = layer.adapters();
         let activations = |adapter: &Rc<Adapter>| {
             let rank = adapter.weight().rank();
-            let dora = adapter.magnitude().map(|_| Dora::new(gpu, tokens, rank, out_features)).transpose()?;
+            let u = |label: &str| zeros(label, out_features);
+            let dora =
+                adapter.magnitude().map(|_| Dora::new(gpu, u("u")?, u("du")?, rank, out_features)).transpose()?;
             Ok(AdapterActivations { adapter: adapter.clone(), h: zeros("h", rank)?, dh: zeros("dh", rank)?, dora })
         };
         let dropped = match adapters.iter().any(|adapter| adapter.dropout() > 0.0) {
@@ -84,7 +117,7 @@ impl Workspace {
         };
         Ok(Workspace {
             tokens: 0,
-            output: zeros("output", out_features)?,
+            capacity: tokens,
             dropped,
             adapters: adapters.iter().map(activations).collect::<Result<_>>()?,
         })
@@ -93,7 +126,7 @@ impl Workspace {
     fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         let adapters =
             self.adapters.iter().flat_map(|a| [&a.h, &a.dh].into_iter().chain(a.dora.iter().flat_map(Dora::tensors)));
-        [&self.output].into_iter().chain(&self.dropped).chain(adapters)
+        adapters.chain(&self.dropped)
     }
 
     /// The same for the first `tokens` rows.
@@ -108,7 +141,7 @@ impl Workspace {
         };
         Ok(Workspace {
             tokens,
-            output: self.output.first_rows(tokens)?,
+            capacity: self.capacity,
             dropped: self.dropped.as_ref().map(|t| t.first_rows(tokens)).transpose()?,
             adapters: self.adapters.iter().map(adapter).collect::<Result<_>>()?,
         })
@@ -133,7 +166,9 @@ impl LoraLinear {
             enabled: Cell::new(true),
             merged: RefCell::default(),
             squares: RefCell::default(),
+            output: RefCell::default(),
             workspace: RefCell::default(),
+            pool: RefCell::default(),
         };
         layer.add_adapter(LoraLinear::DEFAULT, config)?;
         layer.set_active(&[LoraLinear::DEFAULT])?;
@@ -311,9 +346,9 @@ impl LoraLinear {
             }
         }
         self.refuse_merged()?;
-        let workspace = self.activations(tokens)?;
+        let (workspace, output) = (self.activations(tokens)?, self.output(tokens)?);
         rec.all_or_nothing(|| {
-            self.base.forward(rec, x, &workspace.output)?;
+            self.base.forward(rec, x, &output)?;
             for a in &workspace.adapters {
                 let mine = |name: &Option<&str>| f32::from(u8::from(*name == Some(a.adapter.name())));
                 let factors: Vec<f32> = adapters.iter().map(mine).collect();
@@ -324,25 +359,37 @@ impl LoraLinear {
                 let (adapter, scaling) = (&a.adapter, a.adapter.scaling());
                 project_a::record(rec, &adapter.weight().a, x, &a.h)?;
                 scale_rows::record(rec, &factors, &a.h)?;
-                fused_b_add::record(rec, &adapter.weight().b, &a.h, &workspace.output, scaling)?;
+                fused_b_add::record(rec, &adapter.weight().b, &a.h, &output, scaling)?;
                 if let Some(bias) = adapter.lora_bias() {
                     // A product of one: factors [tokens, 1] by bias [out_features, 1].
                     let [bias, rows] = [bias.value.as_column()?, factors.as_column()?];
-                    fused_b_add::record(rec, &bias, &rows, &workspace.output, scaling)?;
+                    fused_b_add::record(rec, &bias, &rows, &output, scaling)?;
                 }
             }
             Ok(())
         })?;
         self.set_tokens(0);
-        Ok(workspace.output)
+        Ok(output)
     }
 
     /// The same in a training step, with dropout.
     pub(crate) fn record_forward(&self, rec: &Recording, x: &Tensor, step: Option<&TrainingStep>) -> Result<Tensor> {
+        let output = self.output(x.matrix("x")?[0])?;
+        self.record_forward_into(rec, x, &output, step)?;
+        Ok(output)
+    }
+
+    /// The same with the caller's `output [tokens, out_features]`, which is overwritten.
+    pub(crate) fn record_forward_into(
+        &self,
+        rec: &Recording,
+        x: &Tensor,
+        output: &Tensor,
+        step: Option<&TrainingStep>,
+    ) -> Result<()> {
         let [tokens, _] = x.matrix("x")?;
         x.expect_shape("x", &[tokens, self.base.in_features()])?;
         let workspace = self.activations(tokens)?;
-        let output = &workspace.output;
         rec.all_or_nothing(|| {
             self.base.forward(rec, x, output)?;
             for (a, mask) in self.taking_part(&workspace, step) {
@@ -372,7 +419,7 @@ impl LoraLinear {
             Ok(())
         })?;
         self.set_tokens(tokens);
-        Ok(workspace.output)
+        Ok(())
     }
 
     /// Records the backward pass after a [`forward`](LoraLinear::forward) of the same `x`: adds to the gradients, and
@@ -386,6 +433,20 @@ impl LoraLinear {
         &self,
         rec: &Recording,
         x: &Tensor,
+        d_output: &Tensor,
+        d_input: Option<&Tensor>,
+        step: Option<&TrainingStep>,
+    ) -> Result<()> {
+        let output = self.output(x.matrix("x")?[0])?;
+        self.record_backward_of(rec, x, &output, d_output, d_input, step)
+    }
+
+    /// The same after a [`LoraLinear::record_forward_into`] of this `output`.
+    pub(crate) fn record_backward_of(
+        &self,
+        rec: &Recording,
+        x: &Tensor,
+        output: &Tensor,
         d_output: &Tensor,
         d_input: Option<&Tensor>,
         step: Option<&TrainingStep>,
@@ -409,7 +470,7 @@ impl LoraLinear {
             for (a, mask) in &parts {
                 self.adapter_backward(rec, a, x, d_output, d_input, step, *mask, workspace.dropped.as_ref())?;
                 if let Some(step) = step {
-                    find_non_finite::record(rec, &workspace.output, &a.dh, &step.window, a.adapter.numbers().0)?;
+                    find_non_finite::record(rec, output, &a.dh, &step.window, a.adapter.numbers().0)?;
                 }
             }
             Ok(())
@@ -503,7 +564,25 @@ impl LoraLinear {
 
     /// What [`forward`](LoraLinear::forward) of this many tokens will return.
     pub(crate) fn output(&self, tokens: usize) -> Result<Tensor> {
-        Ok(self.activations(tokens)?.output)
+        let out_features = self.base.out_features();
+        let mut slot = self.output.borrow_mut();
+        match slot.as_ref() {
+            Some(output) if output.shape()[0] >= tokens && !output.has_failed() => output.first_rows(tokens),
+            _ => slot.insert(Tensor::zeros(&self.gpu, "output", &[tokens, out_features])?).first_rows(tokens),
+        }
+    }
+
+    /// Has the layer's activations lie where those of other layers do, of which only one is between its forward and its
+    /// backward pass; None: in a place of their own.
+    pub(crate) fn share_activations(&self, pool: Option<&Rc<Pool>>) {
+        let same = match (self.pool.borrow().as_ref(), pool) {
+            (Some(a), Some(b)) => Rc::ptr_eq(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        if !same {
+            self.drop_workspace();
+            *self.pool.borrow_mut() = pool.cloned();
+        }
     }
 
     pub(crate) fn refuse_merged(&self) -> Result<()> {
@@ -528,14 +607,16 @@ impl LoraLinear {
         self.primary().weight().a.place()?;
         let mut slot = self.workspace.borrow_mut();
         match slot.as_ref() {
-            Some(w) if w.output.shape()[0] >= tokens && !w.tensors().any(Tensor::has_failed) => w.first_rows(tokens),
+            Some(w) if w.capacity >= tokens && !w.tensors().any(Tensor::has_failed) => w.first_rows(tokens),
             _ => slot.insert(Workspace::new(&self.gpu, self, tokens)?).first_rows(tokens),
         }
     }
 
     fn drop_workspace(&self) {
+        let shared = self.pool.borrow().is_some();
         if let Some(workspace) = self.workspace.take() {
-            workspace.tensors().for_each(Tensor::destroy_storage);
+            // What is shared goes with the pool.
+            workspace.tensors().for_each(if shared { Tensor::destroy } else { Tensor::destroy_storage });
         }
     }
 
@@ -545,6 +626,9 @@ impl LoraLinear {
         self.adapters().iter().for_each(|adapter| adapter.destroy());
         if let Some(squares) = self.squares.take() {
             squares.destroy();
+        }
+        if let Some(output) = self.output.take() {
+            output.destroy_storage();
         }
         self.drop_workspace();
     }

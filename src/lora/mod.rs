@@ -11,5 +11,5 @@ mod weight;
 pub use adapter::{Adapter, Trained};
 pub use config::{Init, LoraConfig};
 pub use layer::LoraLinear;
-pub(crate) use layer::TrainingStep;
+pub(crate) use layer::{Pool, TrainingStep};
 pub use weight::{LoraGrad, LoraWeight};

@@ -25,6 +25,11 @@ impl Norm {
         Ok(Norm { weight, bias, centered, eps: eps as f32 })
     }
 
+    /// `[features]`
+    pub(crate) fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
     /// Width of what it takes and gives.
     pub fn features(&self) -> usize {
         self.weight.len()

@@ -276,16 +276,7 @@ impl Trainer {
 
     /// What the attempts from `from` on did, as far back as the log reaches.
     pub fn records(&self, from: u64) -> impl Future<Output = Result<Vec<StepRecord>>> + use<> {
-        let (log, end) = (self.optimizer.log().read(), self.attempts.get());
-        async move {
-            let log = log.await?;
-            let start = from.max(end.saturating_sub(LOG_ROWS as u64));
-            let record = |attempt: u64| {
-                let row = &log[4 * (attempt as usize % LOG_ROWS)..];
-                StepRecord { attempt, loss: row[0], grad_norm: row[1], lr: row[2], outcome: Outcome::from_log(row[3]) }
-            };
-            Ok((start..end).map(record).collect())
-        }
+        records(self.optimizer.log(), from, self.attempts.get())
     }
 
     fn check(&self, batch: &Batch) -> Result<Rc<Plan>> {
@@ -371,6 +362,20 @@ impl Trainer {
     pub fn destroy(&self) {
         self.plans.take().iter().for_each(|plan| plan.destroy());
         self.optimizer.destroy();
+    }
+}
+
+/// The rows of an optimiser's log for the attempts `from .. end`, as far back as it reaches.
+pub(super) fn records(log: &Tensor, from: u64, end: u64) -> impl Future<Output = Result<Vec<StepRecord>>> + use<> {
+    let log = log.read();
+    async move {
+        let log = log.await?;
+        let start = from.max(end.saturating_sub(LOG_ROWS as u64));
+        let record = |attempt: u64| {
+            let row = &log[4 * (attempt as usize % LOG_ROWS)..];
+            StepRecord { attempt, loss: row[0], grad_norm: row[1], lr: row[2], outcome: Outcome::from_log(row[3]) }
+        };
+        Ok((start..end).map(record).collect())
     }
 }
 

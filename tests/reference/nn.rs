@@ -257,14 +257,12 @@ pub fn attention(d: Attention, q: &[f64], k: &[f64], v: &[f64], segments: &[i32]
             let share_error = |s: &Sum| error(s) + 6.0 + 5.0 * (highest - s.value) + 7.0 * tiles;
             let sum_error = 4.0 * (seen.len() as f64).sqrt();
             let total_error = sum_error + scores.iter().map(|s| share(s) * share_error(s)).sum::<f64>();
-            for i in 0..d.head_dim {
-                let mut sum = Sum::default();
-                for (s, key) in scores.iter().zip(&seen) {
-                    let part = Sum::of(share(s) * v[d.key(*key, head)][i]);
-                    sum = sum.plus(Sum { extra: part.abs * (share_error(s) + total_error + 6.0), ..part });
-                }
-                output.push(sum);
+            let mut sums = vec![Sum::default(); d.head_dim];
+            for (s, key) in scores.iter().zip(&seen) {
+                let error = share(s) * (share_error(s) + total_error + 6.0);
+                add_row(&mut sums, share(s), error, &v[d.key(*key, head)]);
             }
+            output.extend(sums);
             let value = highest + total.ln();
             let worst = scores.iter().map(error).fold(0.0, f64::max);
             let extra = total_error + worst + 8.0 + 6.0 * total.ln() + 2.0 * highest.abs();

@@ -1,0 +1,12 @@
+//! Decoder-only language models of Hugging Face's form.
+
+mod block;
+mod causal_lm;
+mod config;
+mod rope;
+mod sequences;
+
+pub use block::Linear;
+pub use causal_lm::{CausalLM, Parameter};
+pub use config::{Family, ModelConfig, RopeScaling};
+pub use sequences::{Input, Sequences, SequencesOptions, shift_labels};

@@ -267,6 +267,7 @@ impl Block {
 
     /// Records the backward pass of [`Block::forward`] of `x`, whose activations are `a`. `d` is the gradient at its output
     /// and becomes that at `x`; without `d_input` only the adapters' gradients are added to.
+    #[allow(clippy::too_many_arguments)]
     pub fn backward(
         &self,
         rec: &Recording,

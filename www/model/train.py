@@ -128,7 +128,7 @@ def chart(curves, ngram):
     points = [p for c in curves.values() for p in c]
     high = min(3.0, max(p[k] for p in points for k in ("train", "valid")))
     low = min(p[k] for p in points for k in ("train", "valid")) - 0.05
-    x = lambda s: left + s / steps * (width - left - 10)
+    x = lambda s: left + s / steps * (width - left - 20)
     y = lambda b: top + (high - b) / (high - low) * (height - top - 40)
     body = []
     ticks = [round(low + i * (high - low) / 5, 2) for i in range(6)]

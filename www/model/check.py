@@ -9,7 +9,7 @@ import torch
 import transformers
 
 HERE = Path(__file__).resolve().parent
-PROMPTS = ["Once upon a time", "<|endoftext|>CHAPTER", "The King's daughter had 12 apples, and\n\n\"Who\u00e9 is there?\" \u2013 said she:"]
+PROMPTS = ["Once upon a time", "<|endoftext|>The Golden", "The King's daughter had 12 apples, and\n\n\"Who\u00e9 is there?\" \u2013 said she:"]
 SCORED = 256  # tokens of each text
 
 

@@ -5,8 +5,10 @@ export type LoraErrorCode =
   | "checkpoint"
   | "device-lost"
   | "disposed"
+  | "file"
   | "foreign-buffer"
   | "foreign-tensor"
+  | "incomplete"
   | "insecure-context"
   | "invalid-argument"
   | "limit"
@@ -16,6 +18,8 @@ export type LoraErrorCode =
   | "out-of-memory"
   | "shape"
   | "unknown-option"
+  | "unmatched"
+  | "unsupported"
   | "validation"
   | "wasm-load";
 

@@ -71,6 +71,28 @@ pub enum Error {
     /// Bytes that are not the checkpoint of such a training.
     #[error("this is no checkpoint of this training: {0}")]
     Checkpoint(String),
+    /// A file whose bytes are not what its format allows.
+    #[error("{name}: {reason}")]
+    File {
+        /// The file, or the tensor in it.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The beginning of a file that ends too early for its header.
+    #[error("{name}: its header ends at byte {needed} or later; expected more of the file")]
+    Incomplete {
+        /// The file.
+        name: String,
+        /// How many of its first bytes to pass at least.
+        needed: u64,
+    },
+    /// Something that is right in itself but not done here, named.
+    #[error("{0}")]
+    Unsupported(String),
+    /// An adapter and a model that do not fit each other.
+    #[error("{0}")]
+    Unmatched(String),
     /// WebGPU refused a call: a fault of this package, worth a report.
     #[error("WebGPU refused the call: {0}")]
     Validation(String),
@@ -91,12 +113,20 @@ impl Error {
             Error::OutOfMemory(_) => "out-of-memory",
             Error::DeviceLost(_) => "device-lost",
             Error::Checkpoint(_) => "checkpoint",
+            Error::File { .. } => "file",
+            Error::Incomplete { .. } => "incomplete",
+            Error::Unsupported(_) => "unsupported",
+            Error::Unmatched(_) => "unmatched",
             Error::Validation(_) => "validation",
         }
     }
 
     pub(crate) fn argument(name: &str, expected: &str, got: impl Into<String>) -> Error {
         Error::InvalidArgument { name: name.into(), expected: expected.into(), got: got.into() }
+    }
+
+    pub(crate) fn file(name: &str, reason: impl Into<String>) -> Error {
+        Error::File { name: name.into(), reason: reason.into() }
     }
 
     pub(crate) fn shape(name: &str, expected: impl Into<String>, got: impl Into<String>) -> Error {

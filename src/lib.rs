@@ -4,6 +4,7 @@
 mod base;
 mod error;
 mod gpu;
+pub mod io;
 pub mod kernels;
 mod lora;
 mod loss;

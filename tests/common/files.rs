@@ -26,7 +26,7 @@ pub async fn list() -> Vec<String> {
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-async fn bytes(path: &str) -> Vec<u8> {
+pub async fn bytes(path: &str) -> Vec<u8> {
     std::fs::read(folder().join(path)).unwrap_or_else(|e| panic!("golden file {path}: {e}"))
 }
 
@@ -43,7 +43,7 @@ pub async fn list() -> Vec<String> {
 }
 
 #[cfg(target_arch = "wasm32")]
-async fn bytes(path: &str) -> Vec<u8> {
+pub async fn bytes(path: &str) -> Vec<u8> {
     use wasm_bindgen_futures::JsFuture;
     let folder = if option_env!("LORA_GOLDEN").is_some() { "/target/golden" } else { "/tests/golden" };
     let promise = web_sys::window().unwrap().fetch_with_str(&format!("{folder}/{path}"));

@@ -1,0 +1,451 @@
+//! An adapter in memory, and PEFT's two files: `adapter_config.json` and `adapter_model.safetensors`.
+
+use super::config::{AdapterConfig, ModelModule, ModuleKind, NewConfig};
+use super::safetensors::{Dtype, Entry, SafetensorsFile, from_f32, to_f32, write};
+use crate::error::{Error, Result, show_number};
+
+const FILE: &str = "adapter_model.safetensors";
+const PREFIX: &str = "base_model.model.";
+
+/// The adapter of one module, in float32.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdapterModule {
+    /// The module's name in its model, e.g. `model.layers.0.self_attn.q_proj`.
+    pub name: String,
+    /// Of a linear module, a 1×1 convolution or an embedding.
+    pub kind: AdapterKind,
+    /// Inner dimension of B·A.
+    pub rank: usize,
+    /// Numerator of the scaling.
+    pub alpha: f64,
+    /// What B·A is multiplied with.
+    pub scaling: f64,
+    /// `A [rank, in_features]`; of an embedding, `in_features` is the number of tokens.
+    pub a: Vec<f32>,
+    /// `B [out_features, rank]`
+    pub b: Vec<f32>,
+    /// DoRA's magnitude of each row `[out_features]`.
+    pub magnitude: Option<Vec<f32>>,
+    /// The bias of B `[out_features]`, scaled as B is.
+    pub lora_bias: Option<Vec<f32>>,
+}
+
+/// Where an adapter's tensors belong, which their names and shapes follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdapterKind {
+    /// `lora_A.weight [rank, in_features]`, `lora_B.weight [out_features, rank]`
+    Linear,
+    /// The same, as kernels of 1×1: `[rank, in_features, 1, 1]`.
+    Conv1x1,
+    /// `lora_embedding_A [rank, tokens]`, `lora_embedding_B [out_features, rank]`
+    Embedding,
+}
+
+impl AdapterModule {
+    /// Columns of A.
+    pub fn in_features(&self) -> usize {
+        self.a.len() / self.rank.max(1)
+    }
+
+    /// Rows of B.
+    pub fn out_features(&self) -> usize {
+        self.b.len() / self.rank.max(1)
+    }
+
+    fn parameters(&self) -> usize {
+        let len = |values: &Option<Vec<f32>>| values.as_ref().map_or(0, Vec::len);
+        self.a.len() + self.b.len() + len(&self.magnitude) + len(&self.lora_bias)
+    }
+}
+
+/// A tensor of an adapter's file that is neither A nor B: a bias of the base, a module that was trained whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OtherTensor {
+    /// Its key without `base_model.model.`, e.g. `lm_head.weight`.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its bytes.
+    pub data: Vec<u8>,
+}
+
+/// An adapter: everything that PEFT's two files hold.
+#[derive(Debug, Clone)]
+pub struct Adapter {
+    /// The configuration.
+    pub config: AdapterConfig,
+    /// The adapters of the modules, in the order of the file.
+    pub modules: Vec<AdapterModule>,
+    /// All other tensors, in the order of the file.
+    pub others: Vec<OtherTensor>,
+    /// What is odd about the file, and with `strict: false` what would have been an error.
+    pub notes: Vec<String>,
+    /// The texts beside `format: pt` in the weights' file.
+    pub metadata: Vec<(String, String)>,
+}
+
+/// How an adapter fits a model.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Report {
+    /// Indices of the adapter's modules that are modules of the model.
+    pub matched: Vec<usize>,
+    /// Modules that the configuration targets, but the weights lack.
+    pub missing: Vec<String>,
+    /// Keys of tensors that fit no module of the model.
+    pub leftover: Vec<String>,
+    /// Names of tensors that replace the model's own.
+    pub replaced: Vec<String>,
+}
+
+/// What stands behind a module's name in a key.
+#[derive(PartialEq)]
+enum Part {
+    A,
+    B,
+    EmbeddingA,
+    EmbeddingB,
+    Magnitude,
+    LoraBias,
+}
+
+/// Module and part of a key, whether or not an adapter's name is in it.
+fn part(key: &str) -> Option<(&str, Part)> {
+    const PARTS: [(&str, &str); 5] = [
+        (".lora_A", ".weight"),
+        (".lora_B", ".weight"),
+        (".lora_embedding_A", ""),
+        (".lora_embedding_B", ""),
+        (".lora_magnitude_vector", ""),
+    ];
+    let find = |(i, (marker, end)): (usize, &(&str, &str))| {
+        let at = key.rfind(marker)?;
+        let rest = &key[at + marker.len()..];
+        if !(rest.is_empty() || rest.starts_with('.')) {
+            return None;
+        }
+        let rest = match rest.strip_suffix(end) {
+            Some(rest) => rest,
+            None if *marker == ".lora_B" && rest.ends_with(".bias") => {
+                return (rest.matches('.').count() <= 2).then_some((&key[..at], Part::LoraBias));
+            }
+            None => return None,
+        };
+        // What is left is nothing, an adapter's name, or the `.weight` that the magnitude once had.
+        let rest = if i == 4 { rest.strip_suffix(".weight").unwrap_or(rest) } else { rest };
+        let part = [Part::A, Part::B, Part::EmbeddingA, Part::EmbeddingB, Part::Magnitude].into_iter().nth(i)?;
+        (rest.matches('.').count() <= 1).then_some((&key[..at], part))
+    };
+    PARTS.iter().enumerate().find_map(find)
+}
+
+/// The tensors of one module while a file is read: shape and values.
+#[derive(Default)]
+struct Parts {
+    name: String,
+    embedding: bool,
+    a: Option<(Vec<usize>, Vec<f32>)>,
+    b: Option<(Vec<usize>, Vec<f32>)>,
+    magnitude: Option<Vec<f32>>,
+    lora_bias: Option<Vec<f32>>,
+}
+
+impl Adapter {
+    /// Reads PEFT's two files.
+    ///
+    /// # Errors
+    /// [`Error::File`] for bytes that are not what they should be: a broken header, an A without its B, ranks that disagree, other
+    /// elements than floats, no adapter at all; [`Error::Unsupported`] for other methods than LoRA and for convolutions beyond
+    /// 1×1. With `strict` also for what otherwise becomes a note: values that are not finite, an alpha of 0, which makes the
+    /// adapter nothing, and fields of the configuration that make it something else than its A and B say.
+    pub fn read(config: &[u8], weights: &[u8], strict: bool) -> Result<Adapter> {
+        let config = AdapterConfig::parse(config)?;
+        let file = SafetensorsFile::parse(FILE, weights)?;
+        let mut found: Vec<Parts> = Vec::new();
+        let mut adapter = Adapter { config, modules: Vec::new(), others: Vec::new(), notes: Vec::new(), metadata: Vec::new() };
+        adapter.metadata = file.header.metadata.iter().filter(|(key, _)| key != "format").cloned().collect();
+        let mut bare = 0;
+        for info in &file.header.tensors {
+            let data = file.data(info);
+            let key = info.name.strip_prefix(PREFIX).unwrap_or_else(|| {
+                bare += 1;
+                &info.name
+            });
+            let Some((module, part)) = part(key) else {
+                let (name, shape, data) = (key.to_string(), info.shape.clone(), data.to_vec());
+                adapter.others.push(OtherTensor { name, dtype: info.dtype, shape, data });
+                continue;
+            };
+            let values = to_f32(&info.name, info.dtype, data)?;
+            if values.iter().any(|v| !v.is_finite()) {
+                adapter.doubt(strict, || Error::file(&info.name, "has values that are not finite"))?;
+            }
+            let parts = match found.iter().rposition(|parts| parts.name == module) {
+                Some(i) => &mut found[i],
+                None => {
+                    found.push(Parts { name: module.into(), ..Parts::default() });
+                    let last = found.len() - 1;
+                    &mut found[last]
+                }
+            };
+            parts.embedding |= matches!(part, Part::EmbeddingA | Part::EmbeddingB);
+            let twice = match part {
+                Part::A | Part::EmbeddingA => parts.a.replace((info.shape.clone(), values)).is_some(),
+                Part::B | Part::EmbeddingB => parts.b.replace((info.shape.clone(), values)).is_some(),
+                Part::Magnitude => parts.magnitude.replace(values).is_some(),
+                Part::LoraBias => parts.lora_bias.replace(values).is_some(),
+            };
+            if twice {
+                return Err(Error::file(&info.name, "is there twice, under the names of two adapters"));
+            }
+        }
+        for parts in found {
+            let module = adapter.module(parts)?;
+            adapter.modules.push(module);
+        }
+        adapter.check(bare, strict)?;
+        Ok(adapter)
+    }
+
+    /// An error with `strict`, else a note.
+    fn doubt(&mut self, strict: bool, error: impl FnOnce() -> Error) -> Result<()> {
+        let error = error();
+        if strict {
+            return Err(error);
+        }
+        self.notes.push(error.to_string());
+        Ok(())
+    }
+
+    fn module(&self, parts: Parts) -> Result<AdapterModule> {
+        let Parts { name, embedding, a, b, magnitude, lora_bias } = parts;
+        let (Some((a_shape, a)), Some((b_shape, b))) = (a, b) else {
+            return Err(Error::file(&name, "has one of lora_A and lora_B only"));
+        };
+        let kind = match (&a_shape[..], &b_shape[..]) {
+            ([_, _], [_, _]) if embedding => AdapterKind::Embedding,
+            ([_, _], [_, _]) => AdapterKind::Linear,
+            ([_, _, 1, 1], [_, _, 1, 1]) if !embedding => AdapterKind::Conv1x1,
+            ([_, _, _, _], _) => {
+                let shape = crate::gpu::show(&a_shape);
+                return Err(Error::Unsupported(format!("{name}: LoRA of a convolution {shape}; expected a 1×1 kernel")));
+            }
+            _ => {
+                let (a, b) = (crate::gpu::show(&a_shape), crate::gpu::show(&b_shape));
+                return Err(Error::file(&name, format!("expected matrices lora_A and lora_B, got {a} and {b}")));
+            }
+        };
+        let rank = a_shape[0];
+        if rank != b_shape[1] || rank == 0 || a.is_empty() || b.is_empty() {
+            let (a, b) = (crate::gpu::show(&a_shape), crate::gpu::show(&b_shape));
+            let reason = format!("expected lora_A [rank, in] and lora_B [out, rank] of one rank, got {a} and {b}");
+            return Err(Error::file(&name, reason));
+        }
+        for (what, values) in [("lora_magnitude_vector", &magnitude), ("lora_B.bias", &lora_bias)] {
+            if let Some(values) = values.as_ref().filter(|values| values.len() != b_shape[0]) {
+                let reason = format!("{what}: expected {} elements, one per row of B, got {}", b_shape[0], values.len());
+                return Err(Error::file(&name, reason));
+            }
+        }
+        if self.config.use_dora() && magnitude.is_none() {
+            return Err(Error::file(&name, "has no lora_magnitude_vector, but the configuration says use_dora"));
+        }
+        let alpha = self.config.alpha_of(&name);
+        let scaling = self.config.scaling(alpha, rank);
+        Ok(AdapterModule { name, kind, rank, alpha, scaling, a, b, magnitude, lora_bias })
+    }
+
+    /// What configuration and weights say about each other.
+    fn check(&mut self, bare: usize, strict: bool) -> Result<()> {
+        if self.modules.is_empty() && self.others.is_empty() {
+            return Err(Error::file(FILE, "has no tensors"));
+        }
+        if self.modules.is_empty() && self.config.modules_to_save().is_empty() {
+            return Err(Error::file(FILE, format!("has no lora_A and lora_B; its first key is `{}`", self.others[0].name)));
+        }
+        if bare > 0 {
+            self.notes.push(format!("{bare} keys lack the prefix {PREFIX}, which PEFT needs; they are written with it"));
+        }
+        if let Some(field) = self.config.unsupported() {
+            let text = format!("adapter_config.json: {field} makes the adapter something else than its A and B say");
+            self.doubt(strict, || Error::Unsupported(text))?;
+        }
+        if let Some(zero) = self.modules.iter().find(|m| m.alpha == 0.0) {
+            let text = format!("{}: lora_alpha is 0, so that the adapter does nothing", zero.name);
+            self.doubt(strict, || Error::file("adapter_config.json", text))?;
+        }
+        self.notes.extend(self.disagreements());
+        if !self.modules.iter().any(|m| m.rank == self.config.rank()) && !self.modules.is_empty() {
+            self.notes.push(format!("adapter_config.json: r is {}, but no tensor has that rank", self.config.rank()));
+        }
+        if !self.config.use_dora() && self.modules.iter().any(|m| m.magnitude.is_some()) {
+            self.notes.push("there are magnitudes of DoRA, but the configuration does not say use_dora".into());
+        }
+        Ok(())
+    }
+
+    /// The modules whose tensors have another rank than the configuration gives them.
+    pub fn disagreements(&self) -> Vec<String> {
+        let differs = |m: &AdapterModule| {
+            let said = self.config.rank_of(&m.name);
+            let (rank, scaling) = (m.rank, show_number(m.scaling));
+            let note = || format!("{}: rank {said} in the configuration, {rank} in the tensors; scaling {scaling}", m.name);
+            (rank != said).then(note)
+        };
+        self.modules.iter().filter_map(differs).collect()
+    }
+
+    /// Numbers in A, B, magnitudes, biases and modules that were trained whole.
+    pub fn parameters(&self) -> usize {
+        let others: usize = self.others.iter().map(|o| o.shape.iter().product::<usize>()).sum();
+        self.modules.iter().map(AdapterModule::parameters).sum::<usize>() + others
+    }
+
+    /// How the adapter fits a model of these modules.
+    ///
+    /// # Errors
+    /// [`Error::Unmatched`] where none of its modules is one of the model, and with `strict` where any tensor is left over;
+    /// [`Error::Shape`] where a module has other widths.
+    pub fn report(&self, model: &[ModelModule], strict: bool) -> Result<Report> {
+        let mut report = Report::default();
+        for (index, module) in self.modules.iter().enumerate() {
+            let Some(own) = model.iter().find(|own| own.name == module.name) else {
+                report.leftover.push(module.name.clone());
+                continue;
+            };
+            let embedding = module.kind == AdapterKind::Embedding;
+            let (expected, got) = ([own.out_features, own.in_features], [module.out_features(), module.in_features()]);
+            if expected != got || embedding != (own.kind == ModuleKind::Embedding) {
+                let show = |embedding, shape: [usize; 2]| {
+                    format!("{} [out, in] = {}", if embedding { "an embedding" } else { "a linear" }, crate::gpu::show(&shape))
+                };
+                let expected = show(own.kind == ModuleKind::Embedding, expected);
+                return Err(Error::shape(&module.name, expected, show(embedding, got)));
+            }
+            report.matched.push(index);
+        }
+        for other in &self.others {
+            let name = other.name.replace(".base_layer.", ".");
+            let module = name.strip_suffix(".weight").or(name.strip_suffix(".bias"));
+            match model.iter().any(|own| Some(own.name.as_str()) == module) {
+                true => report.replaced.push(name),
+                false => report.leftover.push(other.name.clone()),
+            }
+        }
+        let show = |names: &[String]| names[..names.len().min(3)].join(", ");
+        if report.matched.is_empty() && report.replaced.is_empty() {
+            let (own, theirs) = (show(&report.leftover), model.first().map_or("nothing", |own| &own.name));
+            let text = format!("none of the adapter's modules is in this model: it has {own} …, the model {theirs} …");
+            return Err(Error::Unmatched(text));
+        }
+        if strict && !report.leftover.is_empty() {
+            let (count, some) = (report.leftover.len(), show(&report.leftover));
+            let text = format!("{count} entries of the adapter fit no module of this model: {some}; `strict: false` leaves them out");
+            return Err(Error::Unmatched(text));
+        }
+        let targeted = self.config.resolve(model).unwrap_or_default();
+        let lacking = |name: &str| !self.modules.iter().any(|m| m.name == name);
+        let names = targeted.iter().map(|t| &model[t.module].name);
+        report.missing = names.filter(|name| lacking(name)).cloned().collect();
+        Ok(report)
+    }
+
+    /// An adapter of these modules, with a configuration of its own. The most common rank and alpha become `r` and `lora_alpha`,
+    /// others stand in the patterns by whole name.
+    ///
+    /// # Errors
+    /// [`Error::File`] for equal names, lengths that do not fit and alphas that are not finite.
+    pub fn new(modules: Vec<AdapterModule>, base_model: Option<&str>) -> Result<Adapter> {
+        let names = [String::new()];
+        let new = NewConfig { rank: 1, alpha: 1.0, target_modules: &names, ranks: &[], alphas: &[], base_model };
+        Adapter::with_config(AdapterConfig::new(&new)?, modules)
+    }
+
+    /// [`Adapter::new`] on a configuration whose other fields stay.
+    pub(crate) fn with_config(mut config: AdapterConfig, modules: Vec<AdapterModule>) -> Result<Adapter> {
+        for (i, module) in modules.iter().enumerate() {
+            let whole = module.rank > 0 && module.a.len() % module.rank == 0 && module.b.len() % module.rank == 0;
+            let rows = |values: &Option<Vec<f32>>| values.as_ref().is_none_or(|v| v.len() == module.out_features());
+            if !whole || module.a.is_empty() || module.b.is_empty() || !rows(&module.magnitude) || !rows(&module.lora_bias) {
+                return Err(Error::file(&module.name, "expected A [rank, in] and B [out, rank] of whole rows"));
+            }
+            if module.name.is_empty() || modules[..i].iter().any(|other| other.name == module.name) {
+                return Err(Error::file(&module.name, "expected a name for each module, and no name twice"));
+            }
+            if !module.alpha.is_finite() {
+                return Err(Error::file(&module.name, "expected a finite alpha"));
+            }
+        }
+        let rank = most_common(&mut modules.iter().map(|m| m.rank as f64)).unwrap_or(1.0) as usize;
+        let alpha = most_common(&mut modules.iter().map(|m| m.alpha)).unwrap_or(1.0);
+        let names: Vec<String> = modules.iter().map(|m| m.name.clone()).collect();
+        let ranks: Vec<_> = modules.iter().filter(|m| m.rank != rank).map(|m| (m.name.clone(), m.rank)).collect();
+        let alphas: Vec<_> = modules.iter().filter(|m| m.alpha != alpha).map(|m| (m.name.clone(), m.alpha)).collect();
+        config.retarget(&NewConfig { rank, alpha, target_modules: &names, ranks: &ranks, alphas: &alphas, base_model: None })?;
+        let any = |has: fn(&AdapterModule) -> bool| if modules.iter().any(has) { "true" } else { "false" };
+        config.set("use_dora", any(|m| m.magnitude.is_some()))?;
+        if config.get("lora_bias").is_some() || modules.iter().any(|m| m.lora_bias.is_some()) {
+            config.set("lora_bias", any(|m| m.lora_bias.is_some()))?;
+        }
+        let mut adapter = Adapter { config, modules, others: Vec::new(), notes: Vec::new(), metadata: Vec::new() };
+        for module in &mut adapter.modules {
+            module.scaling = adapter.config.scaling(module.alpha, module.rank);
+        }
+        Ok(adapter)
+    }
+
+    /// The bytes of `adapter_model.safetensors`, as PEFT writes it; `dtype` is that of A, B, magnitudes and their biases.
+    ///
+    /// # Errors
+    /// [`Error::File`] for a `dtype` that is no float.
+    pub fn weights(&self, dtype: Dtype) -> Result<Vec<u8>> {
+        let mut tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+        let mut push = |name: String, shape: Vec<usize>, values: &[f32]| -> Result<()> {
+            let bytes = from_f32(&name, dtype, &mut values.iter().map(|v| f64::from(*v)))?;
+            tensors.push((name, dtype, shape, bytes));
+            Ok(())
+        };
+        for m in &self.modules {
+            let shape = |rows, columns| match m.kind {
+                AdapterKind::Conv1x1 => vec![rows, columns, 1, 1],
+                _ => vec![rows, columns],
+            };
+            let name = |part: &str| format!("{PREFIX}{}.{part}", m.name);
+            let (a, b) = match m.kind {
+                AdapterKind::Embedding => ("lora_embedding_A", "lora_embedding_B"),
+                _ => ("lora_A.weight", "lora_B.weight"),
+            };
+            push(name(a), shape(m.rank, m.in_features()), &m.a)?;
+            push(name(b), shape(m.out_features(), m.rank), &m.b)?;
+            for (part, values) in [("lora_magnitude_vector", &m.magnitude), ("lora_B.bias", &m.lora_bias)] {
+                if let Some(values) = values {
+                    push(name(part), vec![values.len()], values)?;
+                }
+            }
+        }
+        for o in &self.others {
+            tensors.push((format!("{PREFIX}{}", o.name), o.dtype, o.shape.clone(), o.data.clone()));
+        }
+        let mut entries = Vec::new();
+        for (name, dtype, shape, data) in &tensors {
+            entries.push(Entry { name, dtype: *dtype, shape, data });
+        }
+        let mut metadata = vec![("format".to_string(), "pt".to_string())];
+        metadata.extend(self.metadata.iter().cloned());
+        Ok(write(&mut entries, &metadata))
+    }
+}
+
+/// The value that comes most often, the first of several.
+fn most_common(values: &mut dyn Iterator<Item = f64>) -> Option<f64> {
+    let mut counts: Vec<(f64, usize)> = Vec::new();
+    for value in values {
+        match counts.iter_mut().find(|(other, _)| *other == value) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((value, 1)),
+        }
+    }
+    let best = counts.iter().map(|(_, count)| *count).max()?;
+    counts.iter().find(|(_, count)| *count == best).map(|(value, _)| *value)
+}

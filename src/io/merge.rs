@@ -1,0 +1,158 @@
+//! Adapters into weights: `W + scaling·B·A`, on the CPU in f64, one tensor of a model's file at a time.
+
+use super::adapter::{Adapter, AdapterKind, AdapterModule};
+use super::config::InitLoraWeights;
+use super::linalg::{Matrix, add_scaled};
+use super::safetensors::{Dtype, SafetensorsFile, TensorInfo, from_f32, to_f32};
+use crate::error::{Error, Result};
+
+impl AdapterModule {
+    /// `scaling·B·A [out_features, in_features]`, rounded once.
+    pub fn delta_weight(&self) -> Vec<f32> {
+        let a = Matrix::from_f32(self.rank, self.in_features(), &self.a);
+        let mut out = Vec::with_capacity(self.in_features() * self.out_features());
+        for b in self.b.chunks(self.rank) {
+            out.extend(self.delta_row(&a, b).iter().map(|v| *v as f32));
+        }
+        out
+    }
+
+    fn delta_row(&self, a: &Matrix, b: &[f32]) -> Vec<f64> {
+        let mut row = vec![0.0; a.columns];
+        b.iter().enumerate().for_each(|(r, b)| add_scaled(&mut row, self.scaling * f64::from(*b), a.row(r)));
+        row
+    }
+
+    /// The weight with the adapter in it, in the layout that `weight` has: `[out_features, in_features]`, or the other way round
+    /// where `turned`. With magnitudes, `m/‖w‖·w` of each row `w` of the sum.
+    fn merge_into(&self, weight: &mut [f64], turned: bool, init: &InitLoraWeights) -> Result<()> {
+        let (rows, columns) = (self.out_features(), self.in_features());
+        let at = |row: usize, column: usize| if turned { column * rows + row } else { row * columns + column };
+        let a = Matrix::from_f32(self.rank, columns, &self.a);
+        let started = if init.changes_base() {
+            let gather = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+            let w: Vec<f32> = gather.map(|(row, column)| weight[at(row, column)] as f32).collect();
+            let start = self.start(init, &w)?;
+            Some((Matrix::from_f32(self.rank, columns, &start.a), start.b))
+        } else {
+            None
+        };
+        for (row, b) in self.b.chunks(self.rank).enumerate() {
+            let mut sum = self.delta_row(&a, b);
+            if let Some((a0, b0)) = &started {
+                let taken = self.delta_row(a0, &b0[row * self.rank..(row + 1) * self.rank]);
+                add_scaled(&mut sum, -1.0, &taken);
+            }
+            for (column, sum) in sum.iter_mut().enumerate() {
+                *sum += weight[at(row, column)];
+            }
+            let factor = match &self.magnitude {
+                Some(magnitude) => f64::from(magnitude[row]) / sum.iter().map(|v| v * v).sum::<f64>().sqrt(),
+                None => 1.0,
+            };
+            for (column, sum) in sum.iter().enumerate() {
+                weight[at(row, column)] = factor * sum;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Adapter {
+    /// Names of the model's tensors that merging changes.
+    pub fn merged_tensors(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.others.iter().map(|o| o.name.replace(".base_layer.", ".")).collect();
+        for m in &self.modules {
+            let bias = m.lora_bias.is_some().then(|| format!("{}.bias", m.name));
+            for name in [Some(format!("{}.weight", m.name)), bias].into_iter().flatten() {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        names
+    }
+
+    /// A tensor of the model with the adapter in it, of the same type and shape, from its bytes; nothing for a tensor that the
+    /// adapter leaves alone. Its type's rounding happens once.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a quantised tensor; [`Error::Shape`] for one of another shape than the adapter's; [`Error::File`]
+    /// where what comes out is not finite; those of [`super::initialize`] where the adapter starts from a decomposition.
+    pub fn merge_tensor(&self, tensor: &TensorInfo, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        let name = &tensor.name;
+        let module = |end: &str| self.modules.iter().find(|m| name.strip_suffix(end) == Some(&m.name));
+        let (module, biased) = (module(".weight"), module(".bias").filter(|m| m.lora_bias.is_some()));
+        let other = self.others.iter().find(|o| o.name.replace(".base_layer.", ".") == *name);
+        if module.is_none() && biased.is_none() && other.is_none() {
+            return Ok(None);
+        }
+        if let Some(other) = other.filter(|other| other.shape != tensor.shape) {
+            let (expected, got) = (crate::gpu::show(&tensor.shape), crate::gpu::show(&other.shape));
+            return Err(Error::shape(&other.name, expected, got));
+        }
+        if !matches!(tensor.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64) {
+            return Err(Error::Unsupported(format!(
+                "{name} is quantised ({}); expected F32, F16 or BF16: merge into a copy of the model that is not quantised",
+                tensor.dtype.name()
+            )));
+        }
+        let mut values = match other {
+            Some(other) => floats(&other.name, other.dtype, &other.data)?,
+            None => floats(name, tensor.dtype, data)?,
+        };
+        let whole = values.iter().all(|v| v.is_finite());
+        if let Some(module) = module {
+            // Rows of W are B's, except in an embedding and where the base says fan_in_fan_out.
+            let turned = module.kind == AdapterKind::Embedding || self.config.fan_in_fan_out();
+            let (rows, columns) = (module.out_features(), module.in_features());
+            let own = if turned { [columns, rows] } else { [rows, columns] };
+            let kernel = module.kind == AdapterKind::Conv1x1;
+            if tensor.shape.get(..2) != Some(&own) || tensor.shape[2..] != *(if kernel { &[1, 1][..] } else { &[] }) {
+                let (expected, got) = (crate::gpu::show(&tensor.shape), crate::gpu::show(&own));
+                return Err(Error::shape(&module.name, expected, got));
+            }
+            if module.kind == AdapterKind::Embedding && module.magnitude.is_some() {
+                return Err(Error::Unsupported(format!("{}: DoRA of an embedding is not merged", module.name)));
+            }
+            module.merge_into(&mut values, turned, self.config.init_lora_weights())?;
+        }
+        if let Some((module, bias)) = biased.and_then(|m| Some((m, m.lora_bias.as_ref()?))) {
+            if bias.len() != values.len() {
+                return Err(Error::shape(&module.name, values.len().to_string(), bias.len().to_string()));
+            }
+            bias.iter().zip(&mut values).for_each(|(b, v)| *v += module.scaling * f64::from(*b));
+        }
+        let merged = from_f32(name, tensor.dtype, &mut values.iter().copied())?;
+        if whole && !to_f32(name, tensor.dtype, &merged)?.iter().all(|v| v.is_finite()) {
+            return Err(Error::file(name, format!("is not finite in {} once the adapter is in it", tensor.dtype.name())));
+        }
+        Ok(Some(merged))
+    }
+
+    /// A model's whole file with the adapter in it; header and all other bytes stay as they are.
+    ///
+    /// # Errors
+    /// Those of [`Adapter::merge_tensor`]; [`Error::Unmatched`] where the file lacks a tensor that the adapter changes.
+    pub fn merge(&self, model: &[u8]) -> Result<Vec<u8>> {
+        let file = SafetensorsFile::parse("the model", model)?;
+        if let Some(lacking) = self.merged_tensors().iter().find(|name| file.header.find(name).is_none()) {
+            return Err(Error::Unmatched(format!("the model has no tensor {lacking}, which the adapter changes")));
+        }
+        let mut out = model.to_vec();
+        for tensor in &file.header.tensors {
+            if let Some(merged) = self.merge_tensor(tensor, file.data(tensor))? {
+                out[tensor.range.start as usize..tensor.range.end as usize].copy_from_slice(&merged);
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Elements as f64, all of them exactly.
+fn floats(name: &str, dtype: Dtype, data: &[u8]) -> Result<Vec<f64>> {
+    match dtype {
+        Dtype::F64 => Ok(data.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect()),
+        _ => Ok(to_f32(name, dtype, data)?.into_iter().map(f64::from).collect()),
+    }
+}

@@ -163,7 +163,8 @@ impl Adapter {
         let config = AdapterConfig::parse(config)?;
         let file = SafetensorsFile::parse(FILE, weights)?;
         let mut found: Vec<Parts> = Vec::new();
-        let mut adapter = Adapter { config, modules: Vec::new(), others: Vec::new(), notes: Vec::new(), metadata: Vec::new() };
+        let mut adapter =
+            Adapter { config, modules: Vec::new(), others: Vec::new(), notes: Vec::new(), metadata: Vec::new() };
         adapter.metadata = file.header.metadata.iter().filter(|(key, _)| key != "format").cloned().collect();
         let mut bare = 0;
         for info in &file.header.tensors {
@@ -229,7 +230,9 @@ impl Adapter {
             ([_, _, 1, 1], [_, _, 1, 1]) if !embedding => AdapterKind::Conv1x1,
             ([_, _, _, _], _) => {
                 let shape = crate::gpu::show(&a_shape);
-                return Err(Error::Unsupported(format!("{name}: LoRA of a convolution {shape}; expected a 1×1 kernel")));
+                return Err(Error::Unsupported(format!(
+                    "{name}: LoRA of a convolution {shape}; expected a 1×1 kernel"
+                )));
             }
             _ => {
                 let (a, b) = (crate::gpu::show(&a_shape), crate::gpu::show(&b_shape));
@@ -244,7 +247,8 @@ impl Adapter {
         }
         for (what, values) in [("lora_magnitude_vector", &magnitude), ("lora_B.bias", &lora_bias)] {
             if let Some(values) = values.as_ref().filter(|values| values.len() != b_shape[0]) {
-                let reason = format!("{what}: expected {} elements, one per row of B, got {}", b_shape[0], values.len());
+                let reason =
+                    format!("{what}: expected {} elements, one per row of B, got {}", b_shape[0], values.len());
                 return Err(Error::file(&name, reason));
             }
         }
@@ -262,10 +266,14 @@ impl Adapter {
             return Err(Error::file(FILE, "has no tensors"));
         }
         if self.modules.is_empty() && self.config.modules_to_save().is_empty() {
-            return Err(Error::file(FILE, format!("has no lora_A and lora_B; its first key is `{}`", self.others[0].name)));
+            return Err(Error::file(
+                FILE,
+                format!("has no lora_A and lora_B; its first key is `{}`", self.others[0].name),
+            ));
         }
         if bare > 0 {
-            self.notes.push(format!("{bare} keys lack the prefix {PREFIX}, which PEFT needs; they are written with it"));
+            self.notes
+                .push(format!("{bare} keys lack the prefix {PREFIX}, which PEFT needs; they are written with it"));
         }
         if let Some(field) = self.config.unsupported() {
             let text = format!("adapter_config.json: {field} makes the adapter something else than its A and B say");
@@ -290,7 +298,8 @@ impl Adapter {
         let differs = |m: &AdapterModule| {
             let said = self.config.rank_of(&m.name);
             let (rank, scaling) = (m.rank, show_number(m.scaling));
-            let note = || format!("{}: rank {said} in the configuration, {rank} in the tensors; scaling {scaling}", m.name);
+            let note =
+                || format!("{}: rank {said} in the configuration, {rank} in the tensors; scaling {scaling}", m.name);
             (rank != said).then(note)
         };
         self.modules.iter().filter_map(differs).collect()
@@ -318,7 +327,11 @@ impl Adapter {
             let (expected, got) = ([own.out_features, own.in_features], [module.out_features(), module.in_features()]);
             if expected != got || embedding != (own.kind == ModuleKind::Embedding) {
                 let show = |embedding, shape: [usize; 2]| {
-                    format!("{} [out, in] = {}", if embedding { "an embedding" } else { "a linear" }, crate::gpu::show(&shape))
+                    format!(
+                        "{} [out, in] = {}",
+                        if embedding { "an embedding" } else { "a linear" },
+                        crate::gpu::show(&shape)
+                    )
                 };
                 let expected = show(own.kind == ModuleKind::Embedding, expected);
                 return Err(Error::shape(&module.name, expected, show(embedding, got)));
@@ -341,7 +354,9 @@ impl Adapter {
         }
         if strict && !report.leftover.is_empty() {
             let (count, some) = (report.leftover.len(), show(&report.leftover));
-            let text = format!("{count} entries of the adapter fit no module of this model: {some}; `strict: false` leaves them out");
+            let text = format!(
+                "{count} entries of the adapter fit no module of this model: {some}; `strict: false` leaves them out"
+            );
             return Err(Error::Unmatched(text));
         }
         let targeted = self.config.resolve(model).unwrap_or_default();
@@ -367,7 +382,12 @@ impl Adapter {
         for (i, module) in modules.iter().enumerate() {
             let whole = module.rank > 0 && module.a.len() % module.rank == 0 && module.b.len() % module.rank == 0;
             let rows = |values: &Option<Vec<f32>>| values.as_ref().is_none_or(|v| v.len() == module.out_features());
-            if !whole || module.a.is_empty() || module.b.is_empty() || !rows(&module.magnitude) || !rows(&module.lora_bias) {
+            if !whole
+                || module.a.is_empty()
+                || module.b.is_empty()
+                || !rows(&module.magnitude)
+                || !rows(&module.lora_bias)
+            {
                 return Err(Error::file(&module.name, "expected A [rank, in] and B [out, rank] of whole rows"));
             }
             if module.name.is_empty() || modules[..i].iter().any(|other| other.name == module.name) {
@@ -382,7 +402,14 @@ impl Adapter {
         let names: Vec<String> = modules.iter().map(|m| m.name.clone()).collect();
         let ranks: Vec<_> = modules.iter().filter(|m| m.rank != rank).map(|m| (m.name.clone(), m.rank)).collect();
         let alphas: Vec<_> = modules.iter().filter(|m| m.alpha != alpha).map(|m| (m.name.clone(), m.alpha)).collect();
-        config.retarget(&NewConfig { rank, alpha, target_modules: &names, ranks: &ranks, alphas: &alphas, base_model: None })?;
+        config.retarget(&NewConfig {
+            rank,
+            alpha,
+            target_modules: &names,
+            ranks: &ranks,
+            alphas: &alphas,
+            base_model: None,
+        })?;
         let any = |has: fn(&AdapterModule) -> bool| if modules.iter().any(has) { "true" } else { "false" };
         config.set("use_dora", any(|m| m.magnitude.is_some()))?;
         if config.get("lora_bias").is_some() || modules.iter().any(|m| m.lora_bias.is_some()) {

@@ -35,7 +35,8 @@ impl Adapter {
         let mut others = &first.others;
         for (adapter, _) in rest {
             if !others.is_empty() && !adapter.others.is_empty() {
-                let text = format!("several adapters replace tensors of the base ({}), which cannot be added", others[0].name);
+                let text =
+                    format!("several adapters replace tensors of the base ({}), which cannot be added", others[0].name);
                 return Err(Error::Unsupported(text));
             }
             others = if others.is_empty() { &adapter.others } else { others };
@@ -89,7 +90,10 @@ fn combined(parts: &[(AdapterModule, f64)], combination: Combination) -> Result<
     match combination {
         Combination::Linear => {
             if let Some((odd, _)) = parts.iter().find(|(m, _)| m.rank != out.rank) {
-                let text = format!("{}: ranks {} and {}; expected one rank for a linear combination", out.name, out.rank, odd.rank);
+                let text = format!(
+                    "{}: ranks {} and {}; expected one rank for a linear combination",
+                    out.name, out.rank, odd.rank
+                );
                 return Err(Error::Unmatched(text));
             }
             let sum = |values: fn(&AdapterModule) -> &[f32], signed: bool| -> Vec<f32> {

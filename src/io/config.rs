@@ -384,7 +384,9 @@ impl AdapterConfig {
         }
         if found.is_empty() {
             let targets = self.get("target_modules").unwrap_or("null");
-            return Err(Error::Unmatched(format!("no module of this model matches the adapter's target_modules {targets}")));
+            return Err(Error::Unmatched(format!(
+                "no module of this model matches the adapter's target_modules {targets}"
+            )));
         }
         Ok(found)
     }
@@ -409,7 +411,8 @@ impl AdapterConfig {
             return true;
         }
         let wanted = self.settings.layers_to_transform.as_deref();
-        let in_layer = || wanted.is_none_or(|wanted| layer_of(name, layers).is_some_and(|layer| wanted.contains(&layer)));
+        let in_layer =
+            || wanted.is_none_or(|wanted| layer_of(name, layers).is_some_and(|layer| wanted.contains(&layer)));
         names.iter().any(|end| ends_with(name, end)) && in_layer()
     }
 }
@@ -483,7 +486,10 @@ impl Settings {
                 "bias" => {
                     s.bias = r.string()?;
                     if !["none", "all", "lora_only"].contains(&s.bias.as_str()) {
-                        return Err(Error::file(&what, format!("expected \"none\", \"all\" or \"lora_only\", got {value}")));
+                        return Err(Error::file(
+                            &what,
+                            format!("expected \"none\", \"all\" or \"lora_only\", got {value}"),
+                        ));
                     }
                 }
                 "target_modules" => s.target_modules = targets(r)?,
@@ -495,8 +501,16 @@ impl Settings {
                 "alpha_pattern" => s.alpha_pattern = pattern(r, &mut finite)?,
                 "init_lora_weights" => s.init = init(r)?,
                 // Fields of PEFT that make something else of A and B, or put them elsewhere.
-                "use_qalora" | "alora_invocation_tokens" | "layer_replication" | "target_parameters" | "use_bdlora"
-                | "arrow_config" | "trainable_token_indices" | "kasa_config" | "monteclora_config" | "velora_config"
+                "use_qalora"
+                | "alora_invocation_tokens"
+                | "layer_replication"
+                | "target_parameters"
+                | "use_bdlora"
+                | "arrow_config"
+                | "trainable_token_indices"
+                | "kasa_config"
+                | "monteclora_config"
+                | "velora_config"
                     if !matches!(value.as_str(), "false" | "[]" | "{}") =>
                 {
                     s.unsupported = Some(format!("{key}: {value}"));

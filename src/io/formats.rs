@@ -64,12 +64,17 @@ impl Adapter {
                 lost.push(format!("{what}: {first}{}", if names.len() > 1 { " and others" } else { "" }));
             }
         };
-        let modules = |has: fn(&AdapterModule) -> bool| self.modules.iter().filter(|m| has(m)).map(|m| m.name.as_str()).collect();
+        let modules =
+            |has: fn(&AdapterModule) -> bool| self.modules.iter().filter(|m| has(m)).map(|m| m.name.as_str()).collect();
         note("magnitudes of DoRA", modules(|m| m.magnitude.is_some()));
         note("biases of B", modules(|m| m.lora_bias.is_some()));
         let others = |base: bool| {
             let copy = |name: &str| name.ends_with(".base_layer.weight");
-            self.others.iter().map(|o| o.name.as_str()).filter(|name| !copy(name) && name.ends_with(".bias") == base).collect()
+            self.others
+                .iter()
+                .map(|o| o.name.as_str())
+                .filter(|name| !copy(name) && name.ends_with(".bias") == base)
+                .collect()
         };
         note("trained biases of the base", others(true));
         note("modules that were trained whole (modules_to_save)", others(false));
@@ -140,7 +145,12 @@ impl Adapter {
             match part {
                 "lora_down.weight" => {}
                 "lora_up.weight" | "alpha" if file.header.find(&down).is_some() => continue,
-                _ => return Err(Error::Unsupported(format!("{}: expected lora_down, lora_up and alpha only", info.name))),
+                _ => {
+                    return Err(Error::Unsupported(format!(
+                        "{}: expected lora_down, lora_up and alpha only",
+                        info.name
+                    )));
+                }
             }
             let up = file.header.find(&format!("{key}.lora_up.weight"));
             let up = up.ok_or_else(|| Error::file(&info.name, "has no lora_up beside it"))?;
@@ -156,7 +166,17 @@ impl Adapter {
             let kind = if info.shape.len() == 4 { AdapterKind::Conv1x1 } else { AdapterKind::Linear };
             let (a, b, name) = (read(info)?, read(up)?, module_of(key, model)?);
             let alpha = alpha.unwrap_or(rank as f64);
-            modules.push(AdapterModule { name, kind, rank, alpha, scaling: 0.0, a, b, magnitude: None, lora_bias: None });
+            modules.push(AdapterModule {
+                name,
+                kind,
+                rank,
+                alpha,
+                scaling: 0.0,
+                a,
+                b,
+                magnitude: None,
+                lora_bias: None,
+            });
         }
         finish(modules, "Kohya's file")
     }
@@ -184,9 +204,12 @@ impl Adapter {
             Ok(())
         })?;
         reader.end()?;
-        let scale = scale.ok_or_else(|| Error::file("MLX's adapter_config.json", "has no lora_parameters with a scale"))?;
+        let scale =
+            scale.ok_or_else(|| Error::file("MLX's adapter_config.json", "has no lora_parameters with a scale"))?;
         if kind != "lora" {
-            return Err(Error::Unsupported(format!("MLX's adapter_config.json: fine_tune_type {kind:?}; expected \"lora\"")));
+            return Err(Error::Unsupported(format!(
+                "MLX's adapter_config.json: fine_tune_type {kind:?}; expected \"lora\""
+            )));
         }
         let file = SafetensorsFile::parse("MLX's file", weights)?;
         let mut modules: Vec<AdapterModule> = Vec::new();
@@ -213,7 +236,17 @@ impl Adapter {
             let (a, b) = (turned(info, columns, rank)?, turned(b, rank, rows)?);
             let kind = if name.ends_with("embed_tokens") { AdapterKind::Embedding } else { AdapterKind::Linear };
             let (name, alpha) = (name.to_string(), scale * rank as f64);
-            modules.push(AdapterModule { name, kind, rank, alpha, scaling: 0.0, a, b, magnitude: None, lora_bias: None });
+            modules.push(AdapterModule {
+                name,
+                kind,
+                rank,
+                alpha,
+                scaling: 0.0,
+                a,
+                b,
+                magnitude: None,
+                lora_bias: None,
+            });
         }
         finish(modules, "MLX's file")
     }
@@ -279,7 +312,8 @@ impl Adapter {
         let Some((header, data)) = bytes.split_first_chunk::<24>() else {
             return Err(Error::file(file, "is cut off: expected a header of 24 bytes"));
         };
-        let word = |i: usize| u32::from_le_bytes([header[4 * i], header[4 * i + 1], header[4 * i + 2], header[4 * i + 3]]);
+        let word =
+            |i: usize| u32::from_le_bytes([header[4 * i], header[4 * i + 1], header[4 * i + 2], header[4 * i + 3]]);
         let (rank, alpha, layers) = (word(2) as usize, f32::from_bits(word(3)), word(4));
         if word(0) != HESPER || word(1) != 1 {
             return Err(Error::file(file, "expected the magic number 0x4C4F5241 and version 1"));
@@ -303,7 +337,17 @@ impl Adapter {
                 let (a, b) = (take(rank * in_features), take(rows * rank));
                 let (name, alpha) = (hesper_name(layer, projection), f64::from(alpha));
                 let kind = AdapterKind::Linear;
-                modules.push(AdapterModule { name, kind, rank, alpha, scaling: 0.0, a, b, magnitude: None, lora_bias: None });
+                modules.push(AdapterModule {
+                    name,
+                    kind,
+                    rank,
+                    alpha,
+                    scaling: 0.0,
+                    a,
+                    b,
+                    magnitude: None,
+                    lora_bias: None,
+                });
             }
         }
         finish(modules, file)
@@ -337,7 +381,9 @@ fn module_of(key: &str, model: &[ModelModule]) -> Result<String> {
     let fits = |m: &&ModelModule| key.strip_suffix(m.name.replace('.', "_").as_str()).is_some_and(prefix);
     match model.iter().filter(fits).collect::<Vec<_>>()[..] {
         [module] => Ok(module.name.clone()),
-        [] => Err(Error::Unmatched(format!("{key}: no module of the model has that name with underscores for its dots"))),
+        [] => {
+            Err(Error::Unmatched(format!("{key}: no module of the model has that name with underscores for its dots")))
+        }
         [one, other, ..] => Err(Error::Unmatched(format!("{key}: could be {} or {}", one.name, other.name))),
     }
 }

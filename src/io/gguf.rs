@@ -179,7 +179,10 @@ impl<'a> Cursor<'a> {
     fn take(&mut self, count: u64) -> Result<&'a [u8]> {
         let needed = (self.at as u64).checked_add(count).filter(|needed| *needed <= self.len);
         let Some(needed) = needed else {
-            return Err(Error::file(self.file, format!("is cut off, or says more than it has: {count} bytes at {}", self.at)));
+            return Err(Error::file(
+                self.file,
+                format!("is cut off, or says more than it has: {count} bytes at {}", self.at),
+            ));
         };
         let taken = usize::try_from(needed).ok().and_then(|end| self.bytes.get(self.at..end));
         let taken = taken.ok_or_else(|| Error::Incomplete { name: self.file.into(), needed })?;
@@ -292,7 +295,8 @@ impl GgufHeader {
             return Err(Error::file(file, format!("two entries have the name `{twice}`")));
         }
         drop(seen);
-        let alignment = metadata.iter().find(|(key, _)| key == "general.alignment").map_or(Some(32), |(_, v)| v.as_u64());
+        let alignment =
+            metadata.iter().find(|(key, _)| key == "general.alignment").map_or(Some(32), |(_, v)| v.as_u64());
         let Some(alignment) = alignment.filter(|a| a.is_power_of_two() && *a <= 1 << 20) else {
             return Err(Error::file(file, "has a general.alignment that is no power of two"));
         };
@@ -303,7 +307,9 @@ impl GgufHeader {
         for i in order {
             let t = &mut tensors[i];
             let aligned = t.range.start.is_multiple_of(alignment);
-            let (Some(start), Some(stop)) = (data_start.checked_add(t.range.start), data_start.checked_add(t.range.end)) else {
+            let (Some(start), Some(stop)) =
+                (data_start.checked_add(t.range.start), data_start.checked_add(t.range.end))
+            else {
                 return Err(Error::file(&t.name, "ends beyond any file"));
             };
             if !aligned || start < end || stop > file_len {
@@ -336,11 +342,13 @@ fn tensor(cursor: &mut Cursor) -> Result<GgufTensor> {
     let mut shape = Vec::new();
     for _ in 0..dimensions {
         let size = cursor.u64()?;
-        shape.insert(0, usize::try_from(size).map_err(|_| Error::file(&name, "has a dimension beyond this machine's"))?);
+        shape
+            .insert(0, usize::try_from(size).map_err(|_| Error::file(&name, "has a dimension beyond this machine's"))?);
     }
     let kind = GgmlType(cursor.u32()?);
     let offset = cursor.u64()?;
-    let (_, _, elements, bytes) = kind.entry().ok_or_else(|| Error::file(&name, format!("is of the unknown type {}", kind.0)))?;
+    let (_, _, elements, bytes) =
+        kind.entry().ok_or_else(|| Error::file(&name, format!("is of the unknown type {}", kind.0)))?;
     let count = shape.iter().try_fold(1, |product: u64, d| product.checked_mul(*d as u64));
     let whole = shape.last().is_none_or(|row| (*row as u64).is_multiple_of(*elements));
     let length = count.filter(|_| whole).and_then(|count| (count / elements).checked_mul(*bytes));
@@ -475,8 +483,9 @@ fn permute(rows: &mut [f32], rank: usize, heads: usize, back: bool) {
 
 /// That the heads divide the rows into pairs.
 fn check_heads(module: &str, rows: usize, heads: usize) -> Result<()> {
-    if heads == 0 || rows % heads != 0 || !(rows / heads).is_multiple_of(2) {
-        let text = format!("{module}: {rows} rows are not {heads} heads of pairs; expected the model's own numbers of heads");
+    if heads == 0 || !rows.is_multiple_of(heads) || !(rows / heads).is_multiple_of(2) {
+        let text =
+            format!("{module}: {rows} rows are not {heads} heads of pairs; expected the model's own numbers of heads");
         return Err(Error::Unmatched(text));
     }
     Ok(())
@@ -623,7 +632,8 @@ impl Adapter {
             let llama = GgufModel { architecture: architecture.into(), heads: 0, kv_heads: 0, tied: false };
             if let Some(heads) = model.unwrap_or(&llama).permuted(&name) {
                 if model.is_none() {
-                    let text = format!("{name}: rows of q and k are permuted by heads; expected the model's config.json");
+                    let text =
+                        format!("{name}: rows of q and k are permuted by heads; expected the model's config.json");
                     return Err(Error::Unmatched(text));
                 }
                 check_heads(&name, rows, heads)?;
@@ -632,7 +642,17 @@ impl Adapter {
             let kind = if embedding { AdapterKind::Embedding } else { AdapterKind::Linear };
             // As llama.cpp has it: no alpha is a scale of 1.
             let alpha = if alpha == 0.0 { rank as f64 } else { alpha };
-            modules.push(AdapterModule { name, kind, rank, alpha, scaling: 0.0, a, b, magnitude: None, lora_bias: None });
+            modules.push(AdapterModule {
+                name,
+                kind,
+                rank,
+                alpha,
+                scaling: 0.0,
+                a,
+                b,
+                magnitude: None,
+                lora_bias: None,
+            });
         }
         if modules.is_empty() {
             return Err(Error::file(file, "has no pairs of lora_a and lora_b"));

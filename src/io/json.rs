@@ -111,7 +111,8 @@ impl<'a> Reader<'a> {
         let mut found = String::new();
         loop {
             let rest = &self.text[self.at..];
-            let plain = rest.find(|c: char| c == '"' || c == '\\' || c < ' ').ok_or_else(|| self.fail("a string's end"))?;
+            let plain =
+                rest.find(|c: char| c == '"' || c == '\\' || c < ' ').ok_or_else(|| self.fail("a string's end"))?;
             found.push_str(&rest[..plain]);
             self.at += plain + 1;
             match rest.as_bytes()[plain] {
@@ -270,7 +271,9 @@ pub(crate) fn quote(out: &mut String, text: &str, ascii: bool) {
             c if c < ' ' || (ascii && c > '~') => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     out.push_str("\\u");
-                    out.extend([12, 8, 4, 0].map(|shift| char::from_digit(u32::from(*unit >> shift & 15), 16).unwrap_or('0')));
+                    out.extend(
+                        [12, 8, 4, 0].map(|shift| char::from_digit(u32::from(*unit >> shift & 15), 16).unwrap_or('0')),
+                    );
                 }
             }
             c => out.push(c),

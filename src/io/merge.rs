@@ -125,7 +125,10 @@ impl Adapter {
         }
         let merged = from_f32(name, tensor.dtype, &mut values.iter().copied())?;
         if whole && !to_f32(name, tensor.dtype, &merged)?.iter().all(|v| v.is_finite()) {
-            return Err(Error::file(name, format!("is not finite in {} once the adapter is in it", tensor.dtype.name())));
+            return Err(Error::file(
+                name,
+                format!("is not finite in {} once the adapter is in it", tensor.dtype.name()),
+            ));
         }
         Ok(Some(merged))
     }

@@ -147,7 +147,8 @@ impl Header {
         let mut end = data_start;
         for tensor in &tensors {
             if tensor.range.start != end {
-                let what = if tensor.range.start < end { "overlaps the tensor before it" } else { "leaves a hole before it" };
+                let what =
+                    if tensor.range.start < end { "overlaps the tensor before it" } else { "leaves a hole before it" };
                 return Err(Error::file(file, format!("tensor `{}` {what}", tensor.name)));
             }
             end = tensor.range.end;
@@ -173,7 +174,9 @@ fn tensor_info(reader: &mut Reader, name: String, data_start: u64) -> Result<Ten
             "dtype" => {
                 let found = reader.string()?;
                 let known = Dtype::from_name(&found);
-                dtype = Some(known.ok_or_else(|| Error::file(&name, format!("has elements of the unknown type {found:?}")))?);
+                dtype = Some(
+                    known.ok_or_else(|| Error::file(&name, format!("has elements of the unknown type {found:?}")))?,
+                );
             }
             "shape" => shape = Some(integers(reader, MOST_DIMENSIONS)?),
             "data_offsets" => offsets = Some(integers(reader, 2)?),

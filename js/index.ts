@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /**
  * LoRA fine-tuning inside a web page, on WebGPU.
  *
@@ -42,3 +43,22 @@ export {
   type TrainOptions,
 } from "./trainer.js";
 export { init, type WasmSource } from "./wasm.js";
+
+// `using` disposes of them too, where the engine has it.
+declare module "./gpu.js" {
+  interface Gpu extends Disposable {}
+}
+declare module "./lora.js" {
+  interface LoraGrad extends Disposable {}
+  interface LoraLinear extends Disposable {}
+  interface LoraWeight extends Disposable {}
+}
+declare module "./optim.js" {
+  interface Optimizer extends Disposable {}
+}
+declare module "./tensor.js" {
+  interface Tensor extends Disposable {}
+}
+declare module "./trainer.js" {
+  interface Trainer extends Disposable {}
+}

@@ -42,7 +42,7 @@ export function residual(layers: readonly NetworkPart[]): NetworkPart {
 
 const ACTIVATIONS = ["tanh", "relu", "gelu", "silu"];
 
-/** The façade's list of modules; what it makes on the GPU goes into `made`. */
+/** The façade's list of modules; what it makes on the GPU goes into `made`. @internal */
 export function rawModules(gpu: RawGpu, layers: unknown, made: { destroy(): void }[]): RawModules {
   if (!Array.isArray(layers)) throw new LoraError("invalid-argument", `layers: expected an array, got ${show(layers)}`);
   const modules = new RawModules();

@@ -78,7 +78,7 @@ export function cosineSchedule(options: { warmup?: number; total: number }): Sch
   return { kind: "cosine", warmup: integer("warmup", options.warmup ?? 0, 0), total: integer("total", options.total) };
 }
 
-/** The façade's options. */
+/** The façade's options. @internal */
 export function rawOptions(optimizer: OptimizerSpec, schedule?: ScheduleSpec, maxGradNorm?: number): RawOptions {
   if (optimizer?.kind !== "adamw" && optimizer?.kind !== "sgd") {
     throw new LoraError("invalid-argument", `optimizer: expected adamw() or sgd(), got ${show(optimizer)}`);

@@ -157,7 +157,7 @@ export class Tensor {
 }
 disposable(Tensor.prototype);
 
-/** A tensor that Rust made. */
+/** A tensor that Rust made. @internal */
 export function wrapTensor(raw: RawTensor): Tensor {
   return new Tensor(undefined as unknown as Gpu, raw as unknown as TensorOptions);
 }

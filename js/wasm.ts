@@ -7,6 +7,14 @@ export type WasmSource = string | URL | Response | BufferSource;
 
 let loading: Promise<void> | undefined;
 
+// Where the wasm is by itself: beside this module.
+let own = (): WasmSource | Promise<WasmSource> => new URL("./wasm/lora_webgpu_bg.wasm", import.meta.url);
+
+/** Takes it from elsewhere: where there is a file system, see node.ts. */
+export function ownSource(source: typeof own): void {
+  own = source;
+}
+
 /**
  * Loads the wasm, by default the file beside this module. Optional: `Gpu.request()` does it by itself. Later calls
  * return the first one's promise; after a failure the next call tries again.
@@ -20,8 +28,9 @@ export function init(source?: WasmSource | Promise<Response>): Promise<void> {
 }
 
 async function load(source?: WasmSource | Promise<Response>): Promise<void> {
-  let given: WasmSource = (await source) ?? new URL("./wasm/lora_webgpu_bg.wasm", import.meta.url);
+  let given: WasmSource;
   try {
+    given = (await source) ?? (await own());
     if (typeof given === "string" || given instanceof URL) given = await fetch(given);
   } catch (error) {
     throw new LoraError("wasm-load", `the wasm file could not be fetched: ${String(error)}`);

@@ -1,5 +1,6 @@
 // npm run build: Rust → wasm → glue → dist/ (what npm gets), then www/ → www/dist (the site), and the sizes beside the budget.
 import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { homedir } from "node:os";
 import { join, relative } from "node:path";
 import { pathToFileURL } from "node:url";
 import { gzipSync } from "node:zlib";
@@ -15,7 +16,7 @@ export async function build() {
   const dist = join(root, "dist"), wasm = join(dist, "wasm/lora_webgpu_bg.wasm");
 
   say("Compiling the crate to WebAssembly.");
-  await must(pair.cargo, ["build", "--lib", "--profile", "wasm", "--target", target], { env: pair.env });
+  await must(pair.cargo, ["build", "--lib", "--profile", "wasm", "--target", target], { env: { ...pair.env, ...withoutPaths(pair.env) } });
 
   say("Writing its JavaScript and shrinking it (wasm-bindgen, wasm-opt).");
   rmSync(dist, { recursive: true, force: true });
@@ -36,6 +37,15 @@ export async function build() {
   }
   sizes(dist);
   say(`Built in ${seconds(start)}.`);
+}
+
+// Panics name source files: without this, by where they lie on this machine.
+function withoutPaths(env) {
+  const registry = join(process.env.CARGO_HOME ?? join(homedir(), ".cargo"), "registry/src");
+  const sources = existsSync(registry) ? readdirSync(registry).map((name) => join(registry, name)) : [];
+  const flags = env[`CARGO_TARGET_${target.toUpperCase().replaceAll("-", "_")}_RUSTFLAGS`] ?? process.env.RUSTFLAGS ?? "";
+  const remaps = [...sources, root].map((path) => `--remap-path-prefix=${path}=.`);
+  return { CARGO_ENCODED_RUSTFLAGS: [...flags.split(" ").filter(Boolean), ...remaps].join("\x1f") };
 }
 
 // What a visitor downloads, gzipped, beside what it may weigh.

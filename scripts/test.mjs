@@ -1,4 +1,4 @@
-// npm test: set-up, then the sections native, browser and e2e. One section alone: node scripts/test.mjs NAME [its own arguments].
+// npm test: set-up, then the sections native, browser, e2e and packages. One section alone: node scripts/test.mjs NAME [its own arguments].
 import { copyFileSync, existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { delimiter, dirname, join, resolve } from "node:path";
@@ -7,7 +7,7 @@ import { listing, writeIndex } from "./golden-index.mjs";
 import { Stop, budgets, chrome, chromedriver, locked, main, root, run, rust, say, softwareVulkan, stop, target, tool, toolDir } from "./lib.mjs";
 import { setup, wasmPack } from "./setup.mjs";
 
-const ALL = ["native", "browser", "e2e"];
+const ALL = ["native", "browser", "e2e", "packages"];
 const cargoKey = (name) => `CARGO_TARGET_${target.toUpperCase().replaceAll("-", "_")}_${name}`;
 
 // The golden numbers of LORA_GOLDEN, as the user's shell sees the path.
@@ -66,6 +66,15 @@ function webdriver() {
   return { WASM_BINDGEN_TEST_WEBDRIVER_JSON: copy };
 }
 
+// Node's tests of a folder, on what is built once in a run.
+let built;
+async function node(folder, args) {
+  await (built ??= build());
+  const files = readdirSync(join(root, folder)).filter((name) => name.endsWith(".test.mjs")).map((name) => join(root, folder, name));
+  if (!files.length) stop(`${folder} has no tests.`);
+  return watch(process.execPath, ["--test", "--test-reporter=spec", ...args, ...files], { CHROME: chrome() });
+}
+
 const sections = {
   native,
   golden: (...args) => native("golden", ...args),
@@ -81,13 +90,8 @@ const sections = {
     const mode = pair.name === "Debian" ? ["--mode", "no-install"] : []; // it looks for the target in rustc's own sysroot
     return watch(tool(wasmPack(pair), "wasm-pack"), ["test", "--headless", "--chrome", "--chromedriver", chromedriver(), ...mode, ...args], env);
   },
-  async e2e(...args) {
-    await build();
-    const folder = join(root, "tests/e2e");
-    const files = existsSync(folder) ? readdirSync(folder).filter((name) => name.endsWith(".test.mjs")).map((name) => join(folder, name)) : [];
-    if (!files.length) stop("tests/e2e has no tests.");
-    return watch(process.execPath, ["--test", "--test-reporter=spec", ...args, ...files], { CHROME: chrome() });
-  },
+  e2e: (...args) => node("tests/e2e", args),
+  packages: (...args) => node("tests/package", args),
 };
 
 // Runs a test command, shows its output and counts in it: cargo and wasm-bindgen-test say «test result: ok. 3 passed;

@@ -24,12 +24,14 @@ export async function build() {
   await must(bindgen, ["--target", "web", "--out-dir", join(dist, "wasm"), join(targetDir, target, "wasm/lora_webgpu.wasm")]);
   await node("binaryen/bin/wasm-opt", "-Oz", "--converge", "--strip-producers", ...FEATURES.map((name) => `--enable-${name}`), wasm, "-o", wasm);
   const { minifySync } = await import("vite"); // installed by set-up, not a built-in
-  const glue = join(dist, "wasm/lora_webgpu.js");
-  writeFileSync(glue, minifySync(glue, readFileSync(glue, "utf8"), { module: true }).code);
+  const minify = (path, options) => writeFileSync(path, minifySync(path, readFileSync(path, "utf8"), { module: true, ...options }).code);
+  minify(join(dist, "wasm/lora_webgpu.js"));
 
   if (existsSync(join(root, "js/index.ts"))) {
     say("Compiling the public classes (js/, TypeScript).");
     await node("typescript/bin/tsc", "-p", root);
+    // Without comments, which the declarations have, but by their names, which errors say.
+    for (const name of readdirSync(dist)) if (name.endsWith(".js")) minify(join(dist, name), { mangle: false, compress: false });
   }
   if (existsSync(join(root, "www/index.html"))) {
     say("Building the site (www/, Vite).");

@@ -3,6 +3,23 @@
 //! Shapes are row-major: `x [tokens, in_features]`, `A [rank, in_features]`, `B [out_features, rank]`,
 //! `h, dh [tokens, rank]`, `output, y, d_output [tokens, out_features]`, `d_input [tokens, in_features]`.
 
+/// A shader's text; in what a page downloads without comments and indentation, which are a third of it.
+macro_rules! wgsl {
+    ($path:literal) => {{
+        const TEXT: &str = include_str!($path);
+        if cfg!(all(target_arch = "wasm32", not(debug_assertions))) {
+            const LEN: usize = $crate::kernels::strip::<0>(TEXT).1;
+            const STRIPPED: &[u8] = &$crate::kernels::strip::<LEN>(TEXT).0;
+            match std::str::from_utf8(STRIPPED) {
+                Ok(text) => text,
+                Err(_) => TEXT,
+            }
+        } else {
+            TEXT
+        }
+    }};
+}
+
 pub mod base;
 pub mod lora;
 pub mod loss;
@@ -10,6 +27,42 @@ pub mod nn;
 pub mod optim;
 
 pub use crate::gpu::{Access, Kernel};
+
+/// The text without line comments, indentation and empty lines, as far as it fits, and its whole length. WGSL has no strings
+/// in which two slashes could stand.
+const fn strip<const LEN: usize>(text: &str) -> ([u8; LEN], usize) {
+    let text = text.as_bytes();
+    let (mut out, mut len, mut i, mut in_comment, mut line_begins) = ([b' '; LEN], 0, 0, false, true);
+    while i < text.len() {
+        let byte = text[i];
+        if byte == b'/' && i + 1 < text.len() && text[i + 1] == b'/' {
+            in_comment = true;
+        }
+        if byte == b'\n' {
+            in_comment = false;
+        }
+        let skipped = in_comment || line_begins && (byte == b' ' || byte == b'\n');
+        if !skipped {
+            if len < LEN {
+                out[len] = byte;
+            }
+            len += 1;
+            line_begins = byte == b'\n';
+        }
+        i += 1;
+    }
+    (out, len)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_a_page_downloads_is_the_shader_without_comments_and_indentation() {
+        const TEXT: &str = "// a\n\nlet x = a / b; // c // d\n    let y = 1;\n\n}\n";
+        const LEN: usize = super::strip::<0>(TEXT).1;
+        assert_eq!(std::str::from_utf8(&super::strip::<LEN>(TEXT).0).unwrap(), "let x = a / b; \nlet y = 1;\n}\n");
+    }
+}
 
 /// Every kernel of the package.
 pub static ALL: &[&Kernel] = &[

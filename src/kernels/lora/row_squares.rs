@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/lora/row_squares.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/row_squares",
-    source: include_str!("../../../shaders/lora/row_squares.wgsl"),
+    source: wgsl!("../../../shaders/lora/row_squares.wgsl"),
     buffers: &[("weight", Access::Read), ("squares", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

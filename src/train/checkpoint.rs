@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
-
 use super::trainer::Trainer;
 use crate::error::{Error, Result};
 use crate::gpu::Tensor;
+use crate::io::safetensors::{self, Dtype, Entry, SafetensorsFile};
 use crate::kernels;
 
 /// Where in its data a training stands.
@@ -67,11 +65,14 @@ impl Trainer {
                 }
                 data.push((name, shape, bytemuck::pod_collect_to_vec::<f32, u8>(&values)));
             }
-            let views = data.iter().map(|(name, shape, bytes)| {
-                TensorView::new(Dtype::F32, shape.clone(), bytes).map(|view| (*name, view)).map_err(foreign)
-            });
-            let file = safetensors::serialize(views.collect::<Result<Vec<_>>>()?, None).map_err(foreign)?;
-            with_metadata(&file, &metadata)
+            let mut entries: Vec<_> =
+                data.iter().map(|(name, shape, bytes)| Entry { name, dtype: Dtype::F32, shape, data: bytes }).collect();
+            let metadata: Vec<_> = metadata.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
+            let mut file = safetensors::write(&mut entries, &metadata);
+            let at = checksum_place(&file).ok_or_else(foreign)?;
+            let sum = checksum(&file, at);
+            file[at..at + NO_CHECKSUM.len()].copy_from_slice(sum.as_bytes());
+            Ok(file)
         }
     }
 
@@ -82,17 +83,15 @@ impl Trainer {
     /// [`Error::Checkpoint`] for bytes that are no checkpoint, a damaged one, or one of other layers, loss or optimiser;
     /// nothing changes.
     pub fn load_state(&self, bytes: &[u8]) -> Result<Resumed> {
-        let file = SafeTensors::deserialize(bytes).map_err(foreign)?;
-        let (header_len, header) = SafeTensors::read_metadata(bytes).map_err(foreign)?;
-        let saved = header.metadata().clone().unwrap_or_default();
-        let entry = |key: &str| saved.get(key).map_or("nothing", String::as_str);
+        let file = SafetensorsFile::parse("checkpoint", bytes).map_err(|_| foreign())?;
+        let metadata = &file.header.metadata;
+        let entry = |key: &str| metadata.iter().find(|(k, _)| k == key).map_or("nothing", |(_, value)| value.as_str());
         let same = |key: &str, own: &str| match entry(key) {
             found if found == own => Ok(()),
             found => Err(Error::Checkpoint(format!("{key}: expected {own}, got {found}"))),
         };
         same("format", FORMAT)?;
-        let at = bytes[..8 + header_len].windows(CHECKSUM.len()).position(|window| window == CHECKSUM);
-        if at.is_none_or(|at| entry("checksum") != checksum(bytes, at + CHECKSUM.len())) {
+        if checksum_place(bytes).is_none_or(|at| entry("checksum") != checksum(bytes, at)) {
             let got = entry("checksum");
             return Err(Error::Checkpoint(format!("its checksum says {got}, which its bytes do not: it is damaged")));
         }
@@ -105,12 +104,12 @@ impl Trainer {
         let attempts = number("attempts")?;
         let mut loaded = Vec::new();
         for (name, tensor) in self.parts() {
-            let view = file.tensor(name).map_err(foreign)?;
-            if view.dtype() != Dtype::F32 || view.shape() != tensor.shape() {
-                let (expected, got) = (crate::gpu::show(tensor.shape()), crate::gpu::show(view.shape()));
+            let info = file.header.find(name).ok_or_else(foreign)?;
+            if info.dtype != Dtype::F32 || info.shape != tensor.shape() {
+                let (expected, got) = (crate::gpu::show(tensor.shape()), crate::gpu::show(&info.shape));
                 return Err(Error::Checkpoint(format!("{name}: expected float32 {expected}, got {got}")));
             }
-            let values = bytemuck::pod_collect_to_vec::<u8, f32>(view.data());
+            let values = bytemuck::pod_collect_to_vec::<u8, f32>(file.data(info));
             if name == "state" && values[ATTEMPTS].to_bits() != attempts as u32 {
                 let counted = values[ATTEMPTS].to_bits();
                 return Err(Error::Checkpoint(format!("attempts: expected the state's {counted}, got {attempts}")));
@@ -153,25 +152,9 @@ impl Trainer {
     }
 }
 
-/// A safetensors file with metadata, sorted, and its checksum in them. (The library keeps metadata in a hash map, whose
-/// order is another one each time.)
-fn with_metadata(file: &[u8], metadata: &BTreeMap<&str, String>) -> Result<Vec<u8>> {
-    let header_len = u64::from_le_bytes(*file.first_chunk().ok_or_else(|| foreign(()))?) as usize;
-    let (header, data) = file[8..].split_at(header_len);
-    let mut out = vec![0; 8];
-    out.extend_from_slice(b"{\"__metadata__\":");
-    out.extend(serde_json::to_vec(metadata).map_err(foreign)?);
-    out.push(b',');
-    out.extend_from_slice(&header[1..]);
-    out.resize(out.len().next_multiple_of(8), b' ');
-    let header_len = out.len() as u64 - 8;
-    out[..8].copy_from_slice(&header_len.to_le_bytes());
-    out.extend_from_slice(data);
-    let at = out.windows(CHECKSUM.len()).position(|window| window == CHECKSUM).ok_or_else(|| foreign(()))?;
-    let at = at + CHECKSUM.len();
-    let sum = checksum(&out, at);
-    out[at..at + NO_CHECKSUM.len()].copy_from_slice(sum.as_bytes());
-    Ok(out)
+/// Where the checksum's digits stand in a file: metadata come first, and quotes inside a JSON string are escaped.
+fn checksum_place(file: &[u8]) -> Option<usize> {
+    Some(file.windows(CHECKSUM.len()).position(|window| window == CHECKSUM)? + CHECKSUM.len())
 }
 
 /// CRC-32 of a whole file, with zeros where the checksum itself stands.
@@ -204,7 +187,6 @@ fn crc32(before: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-/// Without the library's own words, whose printing would be a part of the wasm that nobody needs.
-fn foreign<E>(_: E) -> Error {
+fn foreign() -> Error {
     Error::Checkpoint("expected a whole safetensors file, got other bytes".into())
 }

@@ -6,7 +6,7 @@ mod reference;
 use std::rc::Rc;
 
 use common::files::{File, json, list};
-use common::{gpu, say};
+use common::{Rng, bits, gpu, say};
 use lora_webgpu::kernels::nn::Gate;
 use lora_webgpu::{
     AdamW, CausalLM, Family, Gpu, Input, LanguageTrainer, LoraConfig, ModelConfig, OptimizerKind, OptimizerOptions,
@@ -241,4 +241,264 @@ async fn golden_models() {
         ));
     }
     assert!(compared > 0);
+}
+
+// ── what must be the same ──
+
+/// A model of random weights: `layers` layers, 6 heads of 10 over 2 of keys, 131 tokens.
+fn random_model(gpu: &Gpu, family: Family, tied: bool) -> Rc<CausalLM> {
+    let config = ModelConfig {
+        family,
+        vocab_size: 131,
+        hidden_size: 36,
+        intermediate_size: 50,
+        layers: 3,
+        heads: 6,
+        kv_heads: 2,
+        head_dim: 10,
+        rms_norm_eps: 1e-5,
+        max_positions: 64,
+        rope_theta: 1e4,
+        rope_scaling: RopeScaling::None,
+        tie_word_embeddings: tied,
+        qkv_bias: family == Family::Qwen2,
+        o_bias: false,
+        mlp_bias: false,
+        gate: if family == Family::Bitnet { Gate::Relu2 } else { Gate::Silu },
+    };
+    let model = CausalLM::new(gpu, config).unwrap();
+    let rng = &mut Rng(5);
+    for parameter in model.parameters() {
+        let norm = parameter.name.contains("norm");
+        let scale = if parameter.tensor.shape().len() == 2 { 0.3 } else { 0.2 };
+        let numbers = rng.numbers(parameter.tensor.len());
+        let values: Vec<f32> = numbers.iter().map(|v| v * scale + f32::from(u8::from(norm))).collect();
+        parameter.tensor.write(&values).unwrap();
+    }
+    Rc::new(model)
+}
+
+/// Adapters of different ranks on every third linear layer, or all, with B of numbers.
+fn random_adapters(model: &CausalLM, all: bool, dropout: f64) {
+    let rng = &mut Rng(6);
+    let names: Vec<String> = model.linears().iter().map(|linear| linear.name().to_string()).collect();
+    for (i, name) in names.iter().enumerate().filter(|(i, _)| all || i % 3 == 1) {
+        let options = LoraConfig { dropout, seed: i as u64, ..LoraConfig::new(1 + i % 4, 3.0) };
+        let lora = model.add_lora(name, &options).unwrap();
+        let b = lora.weight().b;
+        b.write(&rng.numbers(b.len()).iter().map(|v| 0.2 * v).collect::<Vec<_>>()).unwrap();
+    }
+}
+
+/// Sequences of random ids.
+fn random_ids(rng: &mut Rng, len: usize) -> Vec<i32> {
+    rng.numbers(len).iter().map(|v| ((v.abs() * 131.0) as i32).min(130)).collect()
+}
+
+fn sgd() -> OptimizerOptions {
+    OptimizerOptions::new(OptimizerKind::AdamW(AdamW::default()), 1e-2)
+}
+
+/// Losses and all adapters after two steps of two micro-batches.
+async fn trained(gpu: &Gpu, family: Family, dropout: f64, options: SequencesOptions) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let model = random_model(gpu, family, true);
+    random_adapters(&model, true, dropout);
+    let rng = &mut Rng(8);
+    let trainer = LanguageTrainer::new(&model, sgd(), options, 3).unwrap();
+    for _ in 0..2 {
+        let ids = [random_ids(rng, 33), random_ids(rng, 10)];
+        let labels = [shift_labels(11, &ids[0]), shift_labels(10, &ids[1])];
+        let batches = [3, 1].map(|batch| {
+            let i = usize::from(batch == 1);
+            let input = Input { input_ids: &ids[i], labels: Some(&labels[i]), ..Input::default() };
+            TokenBatch { batch, input }
+        });
+        trainer.step(&batches).await.unwrap();
+    }
+    let losses = trainer.records(0).await.unwrap().iter().map(|record| record.loss).collect();
+    let mut values = Vec::new();
+    for lora in model.loras() {
+        values.push(lora.weight().a.read().await.unwrap());
+        values.push(lora.weight().b.read().await.unwrap());
+    }
+    trainer.destroy();
+    model.destroy();
+    (losses, values)
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn checkpointing_changes_no_bit() {
+    let gpu = gpu().await;
+    for (family, dropout) in [(Family::Llama, 0.0), (Family::Qwen3, 0.25), (Family::Bitnet, 0.0)] {
+        let with = |checkpointing| SequencesOptions { checkpointing, ..SequencesOptions::default() };
+        let (on, off) =
+            (trained(&gpu, family, dropout, with(true)).await, trained(&gpu, family, dropout, with(false)).await);
+        assert!(on.0.iter().all(|loss| loss.is_finite() && *loss > 0.0), "{:?}", on.0);
+        assert_eq!(bits(&on.0), bits(&off.0), "{family:?} losses");
+        for (a, b) in on.1.iter().zip(&off.1) {
+            assert!(bits(a) == bits(b), "{family:?}: an adapter has other bits");
+        }
+    }
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_head_in_chunks_is_the_whole_head() {
+    let gpu = gpu().await;
+    let whole = trained(&gpu, Family::Llama, 0.0, SequencesOptions::default()).await;
+    for chunk in [1, 64, 128] {
+        let options = SequencesOptions { head_chunk: Some(chunk), ..SequencesOptions::default() };
+        let chunked = trained(&gpu, Family::Llama, 0.0, options).await;
+        assert_within("losses", &chunked.0, &whole.0, 1e-5);
+        for (a, b) in chunked.1.iter().zip(&whole.1) {
+            assert_within("an adapter", a, b, 2e-4);
+        }
+    }
+}
+
+/// Gradients, as sums over what counts, of one batch.
+async fn gradients(model: &Rc<CausalLM>, batch: &TokenBatch<'_>) -> (f32, Vec<Vec<f32>>) {
+    let trainer = LanguageTrainer::new(model, sgd(), SequencesOptions::default(), 0).unwrap();
+    let (loss, count) = trainer.evaluate(batch).await.unwrap();
+    trainer.step(&[*batch]).await.unwrap();
+    let mut values = Vec::new();
+    for lora in model.loras() {
+        values.push(lora.grad().a.read().await.unwrap());
+        values.push(lora.grad().b.read().await.unwrap());
+    }
+    trainer.destroy();
+    (loss * count, values)
+}
+
+fn assert_same_gradients(name: &str, got: &[Vec<f32>], expected: &[Vec<f32>]) {
+    assert_eq!(got.len(), expected.len());
+    for (a, b) in got.iter().zip(expected) {
+        assert_within(name, a, b, 2e-5 * largest(b));
+    }
+}
+
+/// Three sequences of 4, 9 and 6 tokens: by themselves, padded left, padded right, with a sequence of padding alone, and
+/// packed into one row of segments.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn padding_and_packing_change_nothing() {
+    let gpu = gpu().await;
+    for family in [Family::Llama, Family::Bitnet] {
+        let rng = &mut Rng(9);
+        let sequences = [4, 9, 6].map(|len| random_ids(rng, len));
+        let fresh = || {
+            let model = random_model(&gpu, family, false);
+            random_adapters(&model, false, 0.0);
+            model
+        };
+        let (mut loss, mut sums): (f32, Vec<Vec<f32>>) = (0.0, Vec::new());
+        for ids in &sequences {
+            let model = fresh();
+            let labels = shift_labels(ids.len(), ids);
+            let input = Input { input_ids: ids, labels: Some(&labels), ..Input::default() };
+            let (one, gradients) = gradients(&model, &TokenBatch { batch: 1, input }).await;
+            loss += one;
+            match sums.is_empty() {
+                true => sums = gradients,
+                false => sums.iter_mut().flatten().zip(gradients.iter().flatten()).for_each(|(sum, g)| *sum += g),
+            }
+            model.destroy();
+        }
+        for (name, batch, length) in [("left", 4, 12), ("right", 4, 12), ("packed", 1, 19)] {
+            let rows = batch * length;
+            let (mut ids, mut mask, mut labels) = (vec![7; rows], vec![0; rows], vec![-100; rows]);
+            let mut first = 0;
+            for (i, sequence) in sequences.iter().enumerate() {
+                let at = match name {
+                    "left" => (i + 1) * length - sequence.len(),
+                    "right" => i * length,
+                    _ => first,
+                };
+                let range = at..at + sequence.len();
+                ids[range.clone()].copy_from_slice(sequence);
+                mask[range.clone()].fill(if name == "packed" { i as i32 + 1 } else { 1 });
+                labels[range].copy_from_slice(&shift_labels(sequence.len(), sequence));
+                first += sequence.len();
+            }
+            let input =
+                Input { input_ids: &ids, attention_mask: Some(&mask), labels: Some(&labels), ..Input::default() };
+            let model = fresh();
+            let (together, gradients) = gradients(&model, &TokenBatch { batch, input }).await;
+            assert!((together - loss).abs() <= 1e-5 * loss, "{family:?} {name}: loss {together}, not {loss}");
+            assert_same_gradients(&format!("{family:?} {name}"), &gradients, &sums);
+            model.destroy();
+        }
+    }
+}
+
+/// Gradients by differences of the loss along a direction, in f32.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn directional_derivatives_hold_the_gradients_of_a_model_to_1e_3() {
+    let gpu = gpu().await;
+    for family in [Family::Qwen2, Family::Qwen3, Family::Bitnet] {
+        let model = random_model(&gpu, family, true);
+        random_adapters(&model, true, 0.0);
+        let rng = &mut Rng(12);
+        let ids = random_ids(rng, 22);
+        let labels = shift_labels(11, &ids);
+        let input = Input { input_ids: &ids, labels: Some(&labels), ..Input::default() };
+        let batch = TokenBatch { batch: 2, input };
+        let (_, gradients) = gradients(&model, &batch).await;
+        // Away from where the step left the adapters: new ones, and the gradient there.
+        let norm = gradients.iter().flatten().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+        let start: Vec<Vec<f32>> = {
+            let fresh = random_model(&gpu, family, true);
+            random_adapters(&fresh, true, 0.0);
+            let mut values = Vec::new();
+            for lora in fresh.loras() {
+                values.push(lora.weight().a.read().await.unwrap());
+                values.push(lora.weight().b.read().await.unwrap());
+            }
+            fresh.destroy();
+            values
+        };
+        let trainer = LanguageTrainer::new(&model, sgd(), SequencesOptions::default(), 0).unwrap();
+        let mut losses = Vec::new();
+        for step in [-1.0, 1.0] {
+            for (i, lora) in model.loras().iter().enumerate() {
+                for (j, tensor) in [lora.weight().a, lora.weight().b].iter().enumerate() {
+                    let (from, along) = (&start[2 * i + j], &gradients[2 * i + j]);
+                    let moved = from.iter().zip(along).map(|(v, g)| v + step * 0.005 * (f64::from(*g) / norm) as f32);
+                    tensor.write(&moved.collect::<Vec<_>>()).unwrap();
+                }
+            }
+            let (loss, count) = trainer.evaluate(&batch).await.unwrap();
+            losses.push(f64::from(loss) * f64::from(count));
+        }
+        let difference = (losses[1] - losses[0]) / 0.01;
+        assert!((difference - norm).abs() <= 1e-3 * norm, "{family:?}: {difference} by differences, not {norm}");
+        trainer.destroy();
+        model.destroy();
+    }
+}
+
+/// Eight sequences of 16 tokens are learned by heart.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_batch_of_eight_sequences_is_overfitted() {
+    let gpu = gpu().await;
+    let folder = models().await.into_iter().find(|folder| folder.contains("llama")).unwrap();
+    let model = load(&gpu, &folder).await;
+    for linear in model.linears() {
+        model.add_lora(linear.name(), &LoraConfig::new(16, 32.0)).unwrap();
+    }
+    // The first of each is another one, so that all that follows can be known.
+    let mut ids = random_ids(&mut Rng(10), 128);
+    ids.iter_mut().step_by(16).enumerate().for_each(|(i, id)| *id = i as i32);
+    let labels = shift_labels(16, &ids);
+    let input = Input { input_ids: &ids, labels: Some(&labels), ..Input::default() };
+    let batch = TokenBatch { batch: 8, input };
+    let trainer = LanguageTrainer::new(&model, sgd(), SequencesOptions::default(), 0).unwrap();
+    let (start, count) = trainer.evaluate(&batch).await.unwrap();
+    assert_eq!(count, 120.0);
+    for _ in 0..150 {
+        trainer.step(&[batch]).await.unwrap();
+    }
+    let (end, _) = trainer.evaluate(&batch).await.unwrap();
+    say(&format!("overfitting: loss {start:.2} at first, {end:.4} after 150 steps"));
+    assert!(start > 4.0 && end < 0.05, "{start} to {end}");
+    trainer.destroy();
+    model.destroy();
 }

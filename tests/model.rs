@@ -5,14 +5,15 @@ mod reference;
 
 use std::rc::Rc;
 
-use common::files::{File, json, list};
-use common::{Rng, bits, gpu, say};
+use common::files::{File, bytes, list};
+use common::{Rng, bits, gpu, refused, say};
+use lora_webgpu::io::Adapter;
+use lora_webgpu::io::safetensors::Dtype;
 use lora_webgpu::kernels::nn::Gate;
 use lora_webgpu::{
     AdamW, CausalLM, Family, Gpu, Input, LanguageTrainer, LoraConfig, ModelConfig, OptimizerKind, OptimizerOptions,
     RopeScaling, SequencesOptions, TokenBatch, shift_labels,
 };
-use serde_json::Value;
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
 
 wasm_bindgen_test_configure!(run_in_browser);
@@ -24,52 +25,10 @@ async fn models() -> Vec<String> {
     list().await.iter().filter(is_trace).map(|path| path.trim_end_matches(end).to_string()).collect()
 }
 
-fn config(json: &Value) -> ModelConfig {
-    let size = |key: &str| json[key].as_u64().map(|v| v as usize);
-    let family = match json["model_type"].as_str().unwrap() {
-        "llama" => Family::Llama,
-        "mistral" => Family::Mistral,
-        "qwen2" => Family::Qwen2,
-        "qwen3" => Family::Qwen3,
-        "bitnet" => Family::Bitnet,
-        other => panic!("{other}"),
-    };
-    let rope = &json["rope_parameters"];
-    let number = |key: &str| rope[key].as_f64().unwrap();
-    let heads = size("num_attention_heads").unwrap();
-    let hidden_size = size("hidden_size").unwrap();
-    ModelConfig {
-        family,
-        vocab_size: size("vocab_size").unwrap(),
-        hidden_size,
-        intermediate_size: size("intermediate_size").unwrap(),
-        layers: size("num_hidden_layers").unwrap(),
-        heads,
-        kv_heads: size("num_key_value_heads").unwrap_or(heads),
-        head_dim: size("head_dim").unwrap_or(hidden_size / heads),
-        rms_norm_eps: json["rms_norm_eps"].as_f64().unwrap(),
-        max_positions: size("max_position_embeddings").unwrap(),
-        rope_theta: number("rope_theta"),
-        rope_scaling: match rope["rope_type"].as_str().unwrap() {
-            "llama3" => RopeScaling::Llama3 {
-                factor: number("factor"),
-                low_freq_factor: number("low_freq_factor"),
-                high_freq_factor: number("high_freq_factor"),
-                original_positions: number("original_max_position_embeddings"),
-            },
-            _ => RopeScaling::None,
-        },
-        tie_word_embeddings: json["tie_word_embeddings"].as_bool().unwrap(),
-        qkv_bias: family == Family::Qwen2 || json["attention_bias"].as_bool().unwrap_or(false),
-        o_bias: json["attention_bias"].as_bool().unwrap_or(false),
-        mlp_bias: json["mlp_bias"].as_bool().unwrap_or(false),
-        gate: if family == Family::Bitnet { Gate::Relu2 } else { Gate::Silu },
-    }
-}
-
 /// A model of a folder, frozen.
 async fn load(gpu: &Gpu, folder: &str) -> Rc<CausalLM> {
-    let model = CausalLM::new(gpu, config(&json(&format!("{folder}/config.json")).await)).unwrap();
+    let model =
+        CausalLM::new(gpu, ModelConfig::parse(&bytes(&format!("{folder}/config.json")).await).unwrap()).unwrap();
     let weights = File::read(&format!("{folder}/model.safetensors")).await;
     let parameters = model.parameters();
     assert_eq!(parameters.len(), weights.names().count(), "{folder}");
@@ -81,36 +40,11 @@ async fn load(gpu: &Gpu, folder: &str) -> Rc<CausalLM> {
 }
 
 /// Puts the adapter of a folder on a model.
-async fn add_adapter(model: &CausalLM, folder: &str) -> bool {
-    let config = json(&format!("{folder}/adapter_config.json")).await;
-    let weights = File::read(&format!("{folder}/adapter_model.safetensors")).await;
-    let patterns = config["alpha_pattern"].as_object().unwrap();
-    if patterns.keys().any(|key| key.contains('\\')) {
-        return false;
-    }
-    let start = "base_model.model.";
-    let names: Vec<String> = model.linears().iter().map(|linear| linear.name().to_string()).collect();
-    for name in names {
-        let key = |matrix: &str| format!("{start}{name}.lora_{matrix}.weight");
-        if !weights.has(&key("A")) {
-            continue;
-        }
-        let alpha = patterns.iter().find(|(key, _)| name.ends_with(&format!(".{key}")));
-        let alpha = alpha.map_or(&config["lora_alpha"], |(_, value)| value).as_f64().unwrap();
-        let options = LoraConfig {
-            use_rslora: config["use_rslora"].as_bool().unwrap(),
-            use_dora: config["use_dora"].as_bool().unwrap(),
-            ..LoraConfig::new(weights.shape(&key("A"))[0], alpha)
-        };
-        let lora = model.add_lora(&name, &options).unwrap();
-        lora.weight().a.write(weights.tensor(&key("A"))).unwrap();
-        lora.weight().b.write(weights.tensor(&key("B"))).unwrap();
-        if let Some(magnitude) = lora.active()[0].magnitude() {
-            let found = weights.tensor(&format!("{start}{name}.lora_magnitude_vector"));
-            magnitude.value.write(found).unwrap();
-        }
-    }
-    true
+async fn add_adapter(model: &CausalLM, folder: &str) {
+    let config = bytes(&format!("{folder}/adapter_config.json")).await;
+    let weights = bytes(&format!("{folder}/adapter_model.safetensors")).await;
+    let adapter = Adapter::read(&config, &weights, true).unwrap();
+    assert_eq!(model.load_adapter(&adapter).unwrap().len(), adapter.modules.len());
 }
 
 /// The ids, masks and labels of a trace.
@@ -189,10 +123,7 @@ async fn golden_models() {
         let model = load(&gpu, &folder).await;
         let logits = model.logits(tokens.batch, &tokens.input()).await.unwrap();
         let base = compare_logits(&format!("{folder} base logits"), &trace, "logits_base", &tokens, &logits);
-        if !add_adapter(&model, &format!("{folder}/adapter_start")).await {
-            say(&format!("golden {folder}: patterns"));
-            continue;
-        }
+        add_adapter(&model, &format!("{folder}/adapter_start")).await;
         let logits = model.logits(tokens.batch, &tokens.input()).await.unwrap();
         let start = compare_logits(&format!("{folder} start logits"), &trace, "logits_start", &tokens, &logits);
 
@@ -265,6 +196,7 @@ fn random_model(gpu: &Gpu, family: Family, tied: bool) -> Rc<CausalLM> {
         o_bias: false,
         mlp_bias: false,
         gate: if family == Family::Bitnet { Gate::Relu2 } else { Gate::Silu },
+        eos_token_ids: vec![],
     };
     let model = CausalLM::new(gpu, config).unwrap();
     let rng = &mut Rng(5);
@@ -501,4 +433,171 @@ async fn a_batch_of_eight_sequences_is_overfitted() {
     assert!(start > 4.0 && end < 0.05, "{start} to {end}");
     trainer.destroy();
     model.destroy();
+}
+
+// ── configurations ──
+
+/// A small model's configuration with these fields in place of others.
+fn config_with(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut all = vec![
+        ("model_type", "\"llama\""),
+        ("hidden_size", "64"),
+        ("intermediate_size", "160"),
+        ("num_hidden_layers", "2"),
+        ("num_attention_heads", "4"),
+        ("vocab_size", "199"),
+        ("torch_dtype", "\"bfloat16\""),
+        ("num_key_value_heads", "2"),
+    ];
+    for (key, value) in fields {
+        all.retain(|(other, _)| other != key);
+        all.push((key, value));
+    }
+    let fields: Vec<String> = all.iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
+    format!("{{{}}}", fields.join(", ")).into_bytes()
+}
+
+#[wasm_bindgen_test(unsupported = test)]
+fn rope_settings_are_read_in_both_forms() {
+    let parse = |fields: &[(&str, &str)]| ModelConfig::parse(&config_with(fields)).unwrap();
+    let llama3 =
+        r#""factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192"#;
+    let old = format!("{{{llama3}, \"rope_type\": \"llama3\"}}");
+    let new = format!("{{{llama3}, \"rope_type\": \"llama3\", \"rope_theta\": 500000.0}}");
+    let old = parse(&[("rope_theta", "500000.0"), ("rope_scaling", &old)]);
+    assert_eq!(old, parse(&[("rope_parameters", &new)]));
+    assert_eq!(old.rope_theta, 5e5);
+    let expected =
+        RopeScaling::Llama3 { factor: 32.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_positions: 8192.0 };
+    assert_eq!(old.rope_scaling, expected);
+    let linear = parse(&[("rope_scaling", r#"{"type": "linear", "factor": 2.5}"#)]);
+    assert_eq!((linear.rope_theta, linear.rope_scaling), (1e4, RopeScaling::Linear { factor: 2.5 }));
+    let plain = parse(&[("rope_scaling", "null"), ("eos_token_id", "[3, 7]"), ("head_dim", "null")]);
+    assert_eq!((plain.rope_scaling, plain.head_dim, plain.kv_heads), (RopeScaling::None, 16, 2));
+    assert_eq!(plain.eos_token_ids, [3, 7]);
+    assert_eq!(parse(&[("eos_token_id", "5")]).eos_token_ids, [5]);
+    assert_eq!(parse(&[("num_key_value_heads", "null")]).kv_heads, 4);
+}
+
+#[wasm_bindgen_test(unsupported = test)]
+fn an_unsupported_configuration_names_field_and_value() {
+    let unsupported: [(&[(&str, &str)], [&str; 2]); 12] = [
+        (&[("model_type", "\"gpt2\"")], ["model_type", "gpt2"]),
+        (&[("model_type", "null")], ["model_type", "null"]),
+        (&[("hidden_act", "\"gelu\"")], ["hidden_act", "gelu"]),
+        (&[("model_type", "\"mistral\""), ("sliding_window", "4096")], ["sliding_window", "4096"]),
+        (&[("model_type", "\"qwen2\""), ("use_sliding_window", "true")], ["use_sliding_window", "true"]),
+        (&[("layer_types", "[\"full_attention\", \"sliding_attention\"]")], ["layer_types", "sliding_attention"]),
+        (&[("quantization_config", "{\"quant_method\": \"gptq\"}")], ["quantization_config", "gptq"]),
+        (&[("rope_scaling", "{\"type\": \"yarn\", \"factor\": 2}")], ["rope_scaling.rope_type", "yarn"]),
+        (&[("rope_parameters", "{\"rope_type\": \"longrope\"}")], ["rope_parameters.rope_type", "longrope"]),
+        (&[("partial_rotary_factor", "0.5")], ["partial_rotary_factor", "0.5"]),
+        (&[("model_type", "\"qwen3\""), ("mlp_bias", "true")], ["mlp_bias", "true"]),
+        (&[("model_type", "\"mistral\""), ("attention_bias", "true")], ["attention_bias", "true"]),
+    ];
+    for (fields, words) in unsupported {
+        refused(words[0], ModelConfig::parse(&config_with(fields)), "unsupported", &words);
+    }
+    let broken: [(&[(&str, &str)], [&str; 2]); 9] = [
+        (&[("hidden_size", "null")], ["config.json", "hidden_size"]),
+        (&[("hidden_size", "-64")], ["hidden_size", "-64"]),
+        (&[("hidden_size", "\"64\"")], ["hidden_size", "64"]),
+        (&[("vocab_size", "0")], ["vocab_size", "0"]),
+        (&[("vocab_size", "99999999999999999999")], ["vocab_size", "99999999999999999999"]),
+        (&[("num_key_value_heads", "3")], ["num_key_value_heads", "3"]),
+        (&[("head_dim", "7")], ["head_dim", "7"]),
+        (&[("rope_scaling", "{\"type\": \"linear\"}")], ["rope_scaling.factor", "above 0"]),
+        (&[("rope_theta", "0")], ["rope_theta", "above 0"]),
+    ];
+    for (fields, words) in broken {
+        refused(words[1], ModelConfig::parse(&config_with(fields)), "file", &words);
+    }
+    for bytes in [&b""[..], b"[]", b"{\"model_type\": \"llama\"", b"\xff{}", b"{\"a\": 1, \"a\": 2}"] {
+        refused("no configuration", ModelConfig::parse(bytes), "file", &["config.json"]);
+    }
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn what_does_not_fit_a_model_is_refused() {
+    let gpu = gpu().await;
+    let model = random_model(&gpu, Family::Llama, false);
+    let ids = random_ids(&mut Rng(1), 12);
+    let input = Input { input_ids: &ids, labels: Some(&ids), ..Input::default() };
+    refused("no adapter", LanguageTrainer::new(&model, sgd(), SequencesOptions::default(), 0), "invalid-argument", &[]);
+    refused(
+        "no such layer",
+        model.add_lora("model.layers.7.mlp.up_proj", &LoraConfig::new(2, 2.0)),
+        "invalid-argument",
+        &["layers.7"],
+    );
+    refused("the head", model.add_lora("lm_head", &LoraConfig::new(2, 2.0)), "unsupported", &["lm_head"]);
+    random_adapters(&model, false, 0.0);
+    let twice = model.loras()[0].name().unwrap().to_string();
+    refused("twice", model.add_lora(&twice, &LoraConfig::new(2, 2.0)), "invalid-argument", &[&twice]);
+
+    let trainer = LanguageTrainer::new(&model, sgd(), SequencesOptions::default(), 0).unwrap();
+    let outside = [&ids[..11], &[131]].concat();
+    let negative = [&ids[..11], &[-1]].concat();
+    let long = vec![1; 65];
+    let cases: [(&str, usize, Input, &str, &[&str]); 10] = [
+        ("an id outside", 2, Input { input_ids: &outside, ..input }, "invalid-argument", &["inputIds", "131"]),
+        ("a negative id", 2, Input { input_ids: &negative, ..input }, "invalid-argument", &["inputIds", "-1"]),
+        ("a label outside", 2, Input { labels: Some(&outside), ..input }, "invalid-argument", &["labels", "131"]),
+        ("few labels", 2, Input { labels: Some(&ids[1..]), ..input }, "shape", &["labels", "12", "11"]),
+        ("no labels", 2, Input { labels: None, ..input }, "invalid-argument", &["labels"]),
+        ("a short mask", 2, Input { attention_mask: Some(&ids[1..]), ..input }, "shape", &["attentionMask"]),
+        (
+            "a negative mask",
+            2,
+            Input { attention_mask: Some(&negative), ..input },
+            "invalid-argument",
+            &["attentionMask"],
+        ),
+        ("a far position", 2, Input { position_ids: Some(&outside), ..input }, "invalid-argument", &["positionIds"]),
+        ("a ragged batch", 5, input, "shape", &["inputIds", "5"]),
+        (
+            "more tokens than positions",
+            1,
+            Input { input_ids: &long, labels: Some(&long), ..Input::default() },
+            "invalid-argument",
+            &["64", "65"],
+        ),
+    ];
+    for (what, batch, input, code, words) in cases {
+        refused(what, trainer.step(&[TokenBatch { batch, input }]).await, code, words);
+    }
+    refused("no batch", trainer.step(&[]).await, "invalid-argument", &["batches"]);
+    assert_eq!(trainer.attempts(), 0);
+    trainer.step(&[TokenBatch { batch: 2, input }]).await.unwrap();
+    assert!(trainer.records(0).await.unwrap()[0].loss.is_finite());
+    trainer.destroy();
+    model.destroy();
+}
+
+/// PEFT's own bytes.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_loaded_adapter_is_saved_as_it_was() {
+    let gpu = gpu().await;
+    for folder in models().await {
+        let model = load(&gpu, &folder).await;
+        let folder = format!("{folder}/adapter_start");
+        let [config, weights] = [
+            bytes(&format!("{folder}/adapter_config.json")).await,
+            bytes(&format!("{folder}/adapter_model.safetensors")).await,
+        ];
+        let adapter = Adapter::read(&config, &weights, true).unwrap();
+        model.load_adapter(&adapter).unwrap();
+        let saved = model.save_adapter(&adapter.config).await.unwrap();
+        assert!(saved.weights(Dtype::F32).unwrap() == weights, "{folder}: other weights");
+        assert!(saved.config.to_json().as_bytes() == config, "{folder}: another configuration");
+        for lora in model.loras() {
+            model.remove_lora(&lora);
+        }
+        let fresh = model.new_adapter(&adapter.config, 3).unwrap();
+        assert_eq!(fresh.len(), adapter.modules.len(), "{folder}: the modules that PEFT chose");
+        for (lora, module) in fresh.iter().zip(&saved.modules) {
+            assert_eq!((lora.name().unwrap(), lora.weight().rank()), (module.name.as_str(), module.rank), "{folder}");
+        }
+        model.destroy();
+    }
 }

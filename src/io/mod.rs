@@ -8,7 +8,7 @@ mod config;
 mod formats;
 pub mod gguf;
 mod init;
-mod json;
+pub(crate) mod json;
 mod linalg;
 mod merge;
 mod pattern;

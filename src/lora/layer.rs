@@ -623,6 +623,11 @@ impl LoraLinear {
     /// Frees the GPU memory of base, adapters, gradients and activations.
     pub fn destroy(&self) {
         self.base.destroy();
+        self.destroy_adapters();
+    }
+
+    /// The same without the base, which others use.
+    pub(crate) fn destroy_adapters(&self) {
         self.adapters().iter().for_each(|adapter| adapter.destroy());
         if let Some(squares) = self.squares.take() {
             squares.destroy();

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use super::adapters::no_linear;
 use super::block::{Block, Linear};
 use super::config::ModelConfig;
 use super::rope::RopeTables;
@@ -141,13 +142,23 @@ impl CausalLM {
     /// [`Error::InvalidArgument`] where there is no such layer or it has adapters already, and as [`LoraLinear::new`].
     pub fn add_lora(&self, name: &str, config: &LoraConfig) -> Result<Rc<LoraLinear>> {
         let linear = self.linears().into_iter().find(|linear| linear.name == name);
-        let linear = linear.ok_or_else(|| Error::argument("module", "the name of a linear layer", name))?;
+        let linear = linear.ok_or_else(|| no_linear(self, name))?;
         if linear.lora.borrow().is_some() {
             return Err(Error::argument("module", "a layer without adapters", name));
         }
         let lora = Rc::new(LoraLinear::new(&self.gpu, Some(name), linear.base.clone(), config)?);
         *linear.lora.borrow_mut() = Some(lora.clone());
         Ok(lora)
+    }
+
+    /// Takes the adapters of a layer away and frees their memory; the frozen layer stays.
+    pub fn remove_lora(&self, lora: &Rc<LoraLinear>) {
+        for linear in self.linears() {
+            if linear.lora.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(own, lora)) {
+                linear.lora.take();
+                lora.destroy_adapters();
+            }
+        }
     }
 
     /// The layers with adapters, in order.

@@ -1,6 +1,10 @@
 //! What a model is: the meaning of Hugging Face's `config.json`.
 
+use crate::error::{Error, Result};
+use crate::io::json::Reader;
 use crate::kernels::nn::{Gate, Heads};
+
+const FILE: &str = "config.json";
 
 /// The kinds of model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,9 +81,209 @@ pub struct ModelConfig {
     pub mlp_bias: bool,
     /// The feed-forward part's function.
     pub gate: Gate,
+    /// Tokens that end a text.
+    pub eos_token_ids: Vec<i32>,
+}
+
+/// More of a dimension than any model has: what a hostile file could ask memory for is bounded by it.
+const LARGEST: u64 = 1 << 24;
+
+/// The fields of an object, each value as it is written; null is as good as absent.
+struct Fields<'a>(Vec<(String, &'a str)>);
+
+impl<'a> Fields<'a> {
+    fn read(text: &'a [u8]) -> Result<Fields<'a>> {
+        let mut fields: Vec<(String, &str)> = Vec::new();
+        let mut reader = Reader::new(FILE, text)?;
+        reader.object(&mut |reader, key| {
+            let value = reader.raw()?;
+            if fields.iter().any(|(other, _)| *other == key) {
+                return Err(Error::file(FILE, format!("two entries have the key `{key}`")));
+            }
+            fields.push((key, value));
+            Ok(())
+        })?;
+        reader.end()?;
+        Ok(Fields(fields))
+    }
+
+    fn get(&self, key: &str) -> Option<&'a str> {
+        self.0.iter().find(|(name, value)| name == key && *value != "null").map(|(_, value)| *value)
+    }
+
+    /// A field by a function of the reader; an error names the field.
+    fn value<T>(&self, key: &str, read: impl Fn(&mut Reader<'a>) -> Result<T>) -> Result<Option<T>> {
+        let one = |text: &'a str| {
+            read(&mut Reader::new(FILE, text.as_bytes())?).map_err(|_| {
+                Error::file(FILE, format!("`{key}` is of another type than Hugging Face gives it: {text}"))
+            })
+        };
+        self.get(key).map(one).transpose()
+    }
+
+    /// A dimension.
+    fn size(&self, key: &str) -> Result<Option<usize>> {
+        match self.value(key, Reader::integer)? {
+            Some(n) if n == 0 || n > LARGEST => {
+                Err(Error::file(FILE, format!("`{key}`: expected a number from 1 to {LARGEST}, got {n}")))
+            }
+            n => Ok(n.map(|n| n as usize)),
+        }
+    }
+
+    fn needed(&self, key: &str) -> Result<usize> {
+        self.size(key)?.ok_or_else(|| Error::file(FILE, format!("lacks `{key}`")))
+    }
+
+    fn number(&self, key: &str) -> Result<Option<f64>> {
+        self.value(key, Reader::number)
+    }
+
+    fn flag(&self, key: &str) -> Result<bool> {
+        Ok(self.value(key, Reader::boolean)?.unwrap_or(false))
+    }
+
+    fn text(&self, key: &str) -> Result<Option<String>> {
+        self.value(key, Reader::string)
+    }
+
+    /// A refusal of a field's value.
+    fn refuse<T>(&self, key: &str, works: &str) -> Result<T> {
+        let value = self.get(key).unwrap_or("null");
+        Err(Error::Unsupported(format!("{FILE}: `{key}`: {value} is not supported; {works}")))
+    }
+}
+
+/// What Hugging Face's configurations mean where they do not say.
+struct Defaults {
+    family: Family,
+    kv_heads: Option<usize>,
+    head_dim: Option<usize>,
+    rms_norm_eps: f64,
+    max_positions: usize,
+    rope_theta: f64,
+}
+
+impl Defaults {
+    fn of(model_type: &str) -> Option<Defaults> {
+        let (family, kv_heads, head_dim, rms_norm_eps, max_positions, rope_theta) = match model_type {
+            "llama" => (Family::Llama, None, None, 1e-6, 2048, 1e4),
+            "mistral" => (Family::Mistral, Some(8), None, 1e-6, 131_072, 1e4),
+            "qwen2" => (Family::Qwen2, Some(32), None, 1e-6, 32_768, 1e4),
+            "qwen3" => (Family::Qwen3, Some(32), Some(128), 1e-6, 32_768, 1e4),
+            "bitnet" => (Family::Bitnet, Some(5), None, 1e-5, 2048, 5e5),
+            _ => return None,
+        };
+        Some(Defaults { family, kv_heads, head_dim, rms_norm_eps, max_positions, rope_theta })
+    }
 }
 
 impl ModelConfig {
+    /// Reads a `config.json` of Hugging Face's, rope settings in the form of transformers 4 or 5.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] naming the field and value that this package does not do; [`Error::File`] for what is no JSON
+    /// object, lacks a field or contradicts itself.
+    pub fn parse(bytes: &[u8]) -> Result<ModelConfig> {
+        let fields = Fields::read(bytes)?;
+        let families = "llama, mistral, qwen2, qwen3 and bitnet are";
+        let model_type = fields.text("model_type")?.unwrap_or_default();
+        let Some(default) = Defaults::of(&model_type) else { return fields.refuse("model_type", families) };
+        let family = default.family;
+        let hidden_size = fields.needed("hidden_size")?;
+        let heads = fields.needed("num_attention_heads")?;
+        let kv_heads = fields.size("num_key_value_heads")?.or(default.kv_heads).unwrap_or(heads);
+        let head_dim = fields.size("head_dim")?.or(default.head_dim).unwrap_or(hidden_size / heads);
+        let max_positions = fields.size("max_position_embeddings")?.unwrap_or(default.max_positions);
+
+        let act = if family == Family::Bitnet { "relu2" } else { "silu" };
+        if fields.text("hidden_act")?.unwrap_or_else(|| act.into()) != act {
+            return fields.refuse("hidden_act", &format!("{act} is for {model_type}"));
+        }
+        let slides = match family {
+            Family::Mistral => fields.size("sliding_window")?.is_some_and(|window| window < max_positions),
+            Family::Qwen2 | Family::Qwen3 => fields.flag("use_sliding_window")?,
+            Family::Llama | Family::Bitnet => false,
+        };
+        if slides {
+            let key = if family == Family::Mistral { "sliding_window" } else { "use_sliding_window" };
+            return fields.refuse(key, "attention to all earlier tokens is");
+        }
+        let full = fields.value("layer_types", |reader| {
+            let mut full = true;
+            reader.array(&mut |reader| {
+                full &= reader.string()? == "full_attention";
+                Ok(())
+            })?;
+            Ok(full)
+        })?;
+        if full == Some(false) {
+            return fields.refuse("layer_types", "full_attention is");
+        }
+        if fields.get("quantization_config").is_some() {
+            return fields.refuse("quantization_config", "weights as they are, in float32, float16 or bfloat16, are");
+        }
+        let attention_bias = fields.flag("attention_bias")?;
+        if attention_bias && matches!(family, Family::Mistral | Family::Qwen2) {
+            return fields.refuse("attention_bias", "false is");
+        }
+        let mlp_bias = fields.flag("mlp_bias")?;
+        if mlp_bias && family != Family::Llama {
+            return fields.refuse("mlp_bias", "false is");
+        }
+        let (rope_theta, rope_scaling) = rope(&fields, default.rope_theta)?;
+        let eos_token_ids = fields.value("eos_token_id", |reader| {
+            let mut ids = Vec::new();
+            let mut one = |reader: &mut Reader| {
+                ids.push(reader.integer()?.min(i32::MAX as u64) as i32);
+                Ok(())
+            };
+            if reader.is_array() {
+                reader.array(&mut one)?
+            } else {
+                one(reader)?
+            }
+            Ok(ids)
+        })?;
+        let config = ModelConfig {
+            family,
+            vocab_size: fields.needed("vocab_size")?,
+            hidden_size,
+            intermediate_size: fields.needed("intermediate_size")?,
+            layers: fields.needed("num_hidden_layers")?,
+            heads,
+            kv_heads,
+            head_dim,
+            rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(default.rms_norm_eps),
+            max_positions,
+            rope_theta,
+            rope_scaling,
+            tie_word_embeddings: fields.flag("tie_word_embeddings")?,
+            qkv_bias: attention_bias || family == Family::Qwen2,
+            o_bias: attention_bias,
+            mlp_bias,
+            gate: if family == Family::Bitnet { Gate::Relu2 } else { Gate::Silu },
+            eos_token_ids: eos_token_ids.unwrap_or_default(),
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// That its numbers fit each other.
+    pub(crate) fn check(&self) -> Result<()> {
+        let wrong = |key: &str, expected: String, got: usize| {
+            Err(Error::file(FILE, format!("`{key}`: expected {expected}, got {got}")))
+        };
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let expected = format!("a divisor of num_attention_heads {}", self.heads);
+            return wrong("num_key_value_heads", expected, self.kv_heads);
+        }
+        if self.head_dim == 0 || !self.head_dim.is_multiple_of(2) || self.head_dim > 256 {
+            return wrong("head_dim", "an even number up to 256".into(), self.head_dim);
+        }
+        Ok(())
+    }
+
     /// Width of all queries of a token.
     pub(crate) fn q_width(&self) -> usize {
         self.heads * self.head_dim
@@ -103,4 +307,44 @@ impl ModelConfig {
     pub(crate) fn sub_norms(&self) -> bool {
         self.family == Family::Bitnet
     }
+}
+
+/// Base and scaling: under `rope_parameters` since transformers 5, before under `rope_theta` and `rope_scaling`.
+fn rope(fields: &Fields, default_theta: f64) -> Result<(f64, RopeScaling)> {
+    let (key, settings) = match (fields.get("rope_parameters"), fields.get("rope_scaling")) {
+        (Some(text), _) => ("rope_parameters", Some(text)),
+        (None, text) => ("rope_scaling", text),
+    };
+    let settings = settings.map(|text| Fields::read(text.as_bytes())).transpose()?.unwrap_or(Fields(Vec::new()));
+    let theta = settings.number("rope_theta")?.or(fields.number("rope_theta")?).unwrap_or(default_theta);
+    if !(theta > 0.0 && theta.is_finite()) {
+        return Err(Error::file(FILE, "`rope_theta`: expected a finite number above 0"));
+    }
+    for fields in [fields, &settings] {
+        if fields.number("partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
+            return fields.refuse("partial_rotary_factor", "1 is");
+        }
+    }
+    let positive = |name: &str| match settings.number(name)? {
+        Some(value) if value > 0.0 && value.is_finite() => Ok(value),
+        _ => Err(Error::file(FILE, format!("`{key}.{name}`: expected a finite number above 0"))),
+    };
+    let kind = settings.text("rope_type")?.or(settings.text("type")?).unwrap_or_else(|| "default".into());
+    let scaling = match kind.as_str() {
+        // Dynamic scaling begins behind max_position_embeddings, where no sequence goes.
+        "default" | "dynamic" => RopeScaling::None,
+        "linear" => RopeScaling::Linear { factor: positive("factor")? },
+        "llama3" => RopeScaling::Llama3 {
+            factor: positive("factor")?,
+            low_freq_factor: positive("low_freq_factor")?,
+            high_freq_factor: positive("high_freq_factor")?,
+            original_positions: positive("original_max_position_embeddings")?,
+        },
+        _ => {
+            let key = format!("{key}.rope_type");
+            let works = "default, linear, dynamic and llama3 are";
+            return Err(Error::Unsupported(format!("{FILE}: `{key}`: {kind} is not supported; {works}")));
+        }
+    };
+    Ok((theta, scaling))
 }

@@ -1,5 +1,6 @@
 //! Decoder-only language models of Hugging Face's form.
 
+mod adapters;
 mod block;
 mod causal_lm;
 mod config;

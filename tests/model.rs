@@ -437,6 +437,9 @@ async fn a_batch_of_eight_sequences_is_overfitted() {
 
 // ── configurations ──
 
+/// Key, and value as it is written.
+type Field = (&'static str, &'static str);
+
 /// A small model's configuration with these fields in place of others.
 fn config_with(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut all = vec![
@@ -481,7 +484,7 @@ fn rope_settings_are_read_in_both_forms() {
 
 #[wasm_bindgen_test(unsupported = test)]
 fn an_unsupported_configuration_names_field_and_value() {
-    let unsupported: [(&[(&str, &str)], [&str; 2]); 12] = [
+    let unsupported: [(&[Field], [&str; 2]); 12] = [
         (&[("model_type", "\"gpt2\"")], ["model_type", "gpt2"]),
         (&[("model_type", "null")], ["model_type", "null"]),
         (&[("hidden_act", "\"gelu\"")], ["hidden_act", "gelu"]),
@@ -498,7 +501,7 @@ fn an_unsupported_configuration_names_field_and_value() {
     for (fields, words) in unsupported {
         refused(words[0], ModelConfig::parse(&config_with(fields)), "unsupported", &words);
     }
-    let broken: [(&[(&str, &str)], [&str; 2]); 9] = [
+    let broken: [(&[Field], [&str; 2]); 9] = [
         (&[("hidden_size", "null")], ["config.json", "hidden_size"]),
         (&[("hidden_size", "-64")], ["hidden_size", "-64"]),
         (&[("hidden_size", "\"64\"")], ["hidden_size", "64"]),

@@ -66,12 +66,11 @@ function webdriver() {
   return { WASM_BINDGEN_TEST_WEBDRIVER_JSON: copy };
 }
 
-// Node's tests of a folder, on what is built once in a run.
+// Node's tests of folders, on what is built once in a run.
 let built;
-async function node(folder, args) {
+async function node(args, ...folders) {
   await (built ??= build());
-  const files = readdirSync(join(root, folder)).filter((name) => name.endsWith(".test.mjs")).map((name) => join(root, folder, name));
-  if (!files.length) stop(`${folder} has no tests.`);
+  const files = folders.flatMap((folder) => readdirSync(join(root, folder)).filter((name) => name.endsWith(".test.mjs")).map((name) => join(root, folder, name)));
   return watch(process.execPath, ["--test", "--test-reporter=spec", ...args, ...files], { CHROME: chrome() });
 }
 
@@ -90,8 +89,9 @@ const sections = {
     const mode = pair.name === "Debian" ? ["--mode", "no-install"] : []; // it looks for the target in rustc's own sysroot
     return watch(tool(wasmPack(pair), "wasm-pack"), ["test", "--headless", "--chrome", "--chromedriver", chromedriver(), ...mode, ...args], env);
   },
-  e2e: (...args) => node("tests/e2e", args),
-  packages: (...args) => node("tests/package", args),
+  e2e: (...args) => node(args, "tests/e2e"),
+  packages: (...args) => node(args, "tests/package"),
+  package: (...args) => node(args, "tests/package", "tests/package/long"), // with those that are too long for npm test
 };
 
 // Runs a test command, shows its output and counts in it: cargo and wasm-bindgen-test say «test result: ok. 3 passed;

@@ -4,6 +4,7 @@
  *
  * @packageDocumentation
  */
+export { type CheckpointInfo, Checkpoints, type Resumable } from "./checkpoints.js";
 export { LoraError, type LoraErrorCode } from "./error.js";
 export { Gpu, type GpuFeature, type GpuInfo, type GpuOptions, type GpuStats } from "./gpu.js";
 export { type AdapterOptions, LoraAdapter, LoraGrad, LoraLinear, type LoraLinearOptions, LoraWeight, type Trained } from "./lora.js";

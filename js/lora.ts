@@ -164,13 +164,21 @@ export class LoraAdapter {
 
 /** Options of {@link LoraLinear}. */
 export interface LoraLinearOptions extends AdapterOptions {
-  /** The frozen weight `[outFeatures, inFeatures]`, row-major. */
+  /**
+   * The frozen weight `[outFeatures, inFeatures]`, row-major. The layer keeps this very array, which must not
+   * change, for `Trainer.recover()`.
+   */
   weight: Float32Array;
   /** The frozen bias `[outFeatures]`. */
   bias?: Float32Array;
   /** The module's name in its model, e.g. `encoder.fc`. */
   name?: string;
 }
+
+/** A layer made as this one was, on another device. @internal */
+export let remake: (layer: LoraLinear, gpu: Gpu) => LoraLinear;
+/** Lets the layer be what `other` is, in the place of what it was. @internal */
+export let become: (layer: LoraLinear, other: LoraLinear) => void;
 
 /**
  * A frozen linear layer with an adapter: `output = x·Wᵀ + bias + scaling·(x·Aᵀ)·Bᵀ`. Further adapters can be put beside the
@@ -180,9 +188,31 @@ export class LoraLinear {
   readonly name: string | undefined;
   readonly inFeatures: number;
   readonly outFeatures: number;
-  readonly #gpu: Gpu;
+  readonly #options: LoraLinearOptions;
+  // Of the adapters that were added, by name.
+  readonly #added = new Map<string, Omit<AdapterOptions, "inFeatures" | "outFeatures">>();
   readonly #adapters = new Map<string, LoraAdapter>();
+  #gpu: Gpu;
   #raw: RawLayer;
+
+  static {
+    remake = (layer, gpu) => {
+      const made = new LoraLinear(gpu, layer.#options);
+      layer.#added.forEach((options, name) => made.addAdapter(name, options));
+      const first = made.adapters[0] as string;
+      if (!layer.adapters.includes(first)) made.removeAdapter(first);
+      for (const name of layer.adapters) made.adapter(name).scale = layer.adapter(name).scale;
+      made.active = layer.active;
+      made.enabled = layer.enabled;
+      return made;
+    };
+    become = (layer, other) => {
+      layer.#raw.destroy();
+      [layer.#raw, layer.#gpu] = [other.#raw, other.#gpu];
+      layer.#adapters.clear();
+      bind(layer, other.#raw);
+    };
+  }
 
   /** Throws code `shape` where a length differs, `invalid-argument`, `unknown-option`, or `limit`. */
   constructor(gpu: Gpu, options: LoraLinearOptions) {
@@ -211,6 +241,7 @@ export class LoraLinear {
       throw error;
     }
     bind(this, this.#raw);
+    this.#options = { ...options };
   }
 
   /** The adapter of this name; without one the first active adapter, or else the first. */
@@ -245,6 +276,7 @@ export class LoraLinear {
     checkOptions("addAdapter", options, ADAPTER_OPTIONS.slice(2));
     const adapter = new LoraAdapter(this.#gpu, name, this.#raw.addAdapter(name, rawConfig(options)));
     this.#adapters.set(name, adapter);
+    this.#added.set(name, { ...options });
     return adapter;
   }
 
@@ -252,6 +284,7 @@ export class LoraLinear {
   removeAdapter(name: string): void {
     this.#raw.removeAdapter(String(name));
     this.#adapters.delete(String(name));
+    this.#added.delete(String(name));
   }
 
   /** A and B of the first active adapter. */

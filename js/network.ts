@@ -42,19 +42,24 @@ export function residual(layers: readonly NetworkPart[]): NetworkPart {
 
 const ACTIVATIONS = ["tanh", "relu", "gelu", "silu"];
 
+// Residuals in residuals; one that contains itself has no end.
+const MAX_DEPTH = 64;
+
 /** The façade's list of modules; what it makes on the GPU goes into `made`. @internal */
-export function rawModules(gpu: RawGpu, layers: unknown, made: { destroy(): void }[]): RawModules {
+export function rawModules(gpu: RawGpu, layers: unknown, made: { destroy(): void }[], depth = 0): RawModules {
   if (!Array.isArray(layers)) throw new LoraError("invalid-argument", `layers: expected an array, got ${show(layers)}`);
+  if (depth > MAX_DEPTH) {
+    throw new LoraError("invalid-argument", `layers: expected residuals at most ${MAX_DEPTH} deep, got more, or one that contains itself`);
+  }
   const modules = new RawModules();
   for (const part of layers as NetworkPart[]) {
     if (part instanceof LoraLinear) modules.pushLinear(unwrap<RawLayer>("layers", LoraLinear, part));
     else if (ACTIVATIONS.includes(part?.kind)) modules.pushActivation(ACTIVATIONS.indexOf(part.kind));
     else if (part?.kind === "layerNorm" || part?.kind === "rmsNorm") {
-      const bias = part.kind === "layerNorm" ? part.bias : undefined;
-      const norm = new RawNorm(gpu, part.weight, bias, part.kind === "layerNorm", part.eps);
+      const norm = rawNorm(gpu, part);
       made.push(norm);
       modules.pushNorm(norm);
-    } else if (part?.kind === "residual") modules.pushResidual(rawModules(gpu, part.layers, made));
+    } else if (part?.kind === "residual") modules.pushResidual(rawModules(gpu, part.layers, made, depth + 1));
     else {
       throw new LoraError(
         "invalid-argument",
@@ -63,4 +68,24 @@ export function rawModules(gpu: RawGpu, layers: unknown, made: { destroy(): void
     }
   }
   return modules;
+}
+
+function rawNorm(gpu: RawGpu, part: Extract<NetworkPart, { kind: "layerNorm" | "rmsNorm" }>): RawNorm {
+  // One that was made by hand is checked as the others are.
+  const { kind, ...rest } = part;
+  const { weight, eps, ...more } = (kind === "layerNorm" ? layerNorm(rest) : rmsNorm(rest)) as typeof part;
+  return new RawNorm(gpu, weight, "bias" in more ? more.bias : undefined, kind === "layerNorm", eps);
+}
+
+/** The LoRA layers of a network in order, however deep. @internal */
+export function loraLayers(layers: readonly NetworkPart[]): LoraLinear[] {
+  return layers.flatMap((part) => (part instanceof LoraLinear ? part : part.kind === "residual" ? loraLayers(part.layers) : []));
+}
+
+/** The same network with other LoRA layers in the place of its own. @internal */
+export function withLayers(layers: readonly NetworkPart[], other: Map<LoraLinear, LoraLinear>): NetworkPart[] {
+  return layers.map((part) => {
+    if (part instanceof LoraLinear) return other.get(part) ?? part;
+    return part.kind === "residual" ? { ...part, layers: withLayers(part.layers, other) } : part;
+  });
 }

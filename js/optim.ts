@@ -78,26 +78,44 @@ export function cosineSchedule(options: { warmup?: number; total: number }): Sch
   return { kind: "cosine", warmup: integer("warmup", options.warmup ?? 0, 0), total: integer("total", options.total) };
 }
 
-/** The façade's options. @internal */
+/** The façade's options; what was made by hand instead of by {@link adamw} and the like is checked as there. @internal */
 export function rawOptions(optimizer: OptimizerSpec, schedule?: ScheduleSpec, maxGradNorm?: number): RawOptions {
-  if (optimizer?.kind !== "adamw" && optimizer?.kind !== "sgd") {
-    throw new LoraError("invalid-argument", `optimizer: expected adamw() or sgd(), got ${show(optimizer)}`);
-  }
-  const { lr, weightDecay, lrRatioB } = optimizer;
-  const options =
-    optimizer.kind === "adamw"
-      ? RawOptions.adamw(lr, optimizer.betas[0], optimizer.betas[1], optimizer.eps, weightDecay)
-      : RawOptions.sgd(lr, optimizer.momentum, weightDecay);
-  options.setLrRatioB(lrRatioB);
+  const options = rawRule(optimizer);
   if (maxGradNorm !== undefined) options.setMaxGradNorm(finite("maxGradNorm", maxGradNorm));
   if (schedule !== undefined) {
-    const kind = ["constant", "linear", "cosine"].indexOf(schedule?.kind);
-    if (kind < 0) {
-      throw new LoraError("invalid-argument", `schedule: expected constantSchedule(), linearSchedule() or cosineSchedule(), got ${show(schedule)}`);
-    }
-    options.setSchedule(kind, schedule.warmup, schedule.kind === "constant" ? 0 : schedule.total);
+    const { kind, warmup, total } = checkedSchedule(schedule);
+    options.setSchedule(["constant", "linear", "cosine"].indexOf(kind), warmup, total);
   }
   return options;
+}
+
+function rawRule(spec: OptimizerSpec): RawOptions {
+  let options: RawOptions;
+  if (spec?.kind === "adamw") {
+    const { kind: _, ...rest } = spec;
+    const { lr, betas, eps, weightDecay } = adamw(rest) as typeof spec;
+    options = RawOptions.adamw(lr, betas[0], betas[1], eps, weightDecay);
+  } else if (spec?.kind === "sgd") {
+    const { kind: _, ...rest } = spec;
+    const { lr, momentum, weightDecay } = sgd(rest) as typeof spec;
+    options = RawOptions.sgd(lr, momentum, weightDecay);
+  } else {
+    throw new LoraError("invalid-argument", `optimizer: expected adamw() or sgd(), got ${show(spec)}`);
+  }
+  options.setLrRatioB(finite("lrRatioB", spec.lrRatioB ?? 1));
+  return options;
+}
+
+function checkedSchedule(spec: ScheduleSpec): { kind: ScheduleSpec["kind"]; warmup: number; total: number } {
+  if (spec?.kind === "constant") {
+    const { kind: _, ...rest } = spec;
+    return { total: 0, ...constantSchedule(rest) };
+  }
+  if (spec?.kind === "linear" || spec?.kind === "cosine") {
+    const { kind, ...rest } = spec;
+    return (kind === "linear" ? linearSchedule : cosineSchedule)(rest) as Extract<ScheduleSpec, { total: number }>;
+  }
+  throw new LoraError("invalid-argument", `schedule: expected constantSchedule(), linearSchedule() or cosineSchedule(), got ${show(spec)}`);
 }
 
 /** Updates the adapters of its layers, all in one dispatch. Their tensors move into its buffers and stay valid. */

@@ -29,11 +29,14 @@ pub(crate) fn read<T, F: FnOnce(&wgpu::BufferView) -> T>(
             gpu.check_alive()?;
             return Err(Error::Validation(format!("tensor `{label}` could not be mapped for reading")));
         }
-        let value = staging
-            .slice(..size)
-            .get_mapped_range()
-            .map(|view| take(&view))
-            .map_err(|e| Error::Validation(format!("tensor `{label}`: {e}")))?;
+        let mapped = staging.slice(..size).get_mapped_range().map(|view| take(&view));
+        let value = match mapped {
+            Ok(value) => value,
+            Err(error) => {
+                gpu.finished().await?; // a device that is just being lost says so first
+                return Err(Error::Validation(format!("tensor `{label}`: {error}")));
+            }
+        };
         staging.unmap();
         let mut pool = gpu.0.staging.borrow_mut();
         // A pool of other sizes would only grow: keep the newest few.

@@ -10,10 +10,19 @@ const ARGS = [
   "--disable-domain-reliability", "--disable-extensions", "--disable-sync", "--disable-quic", "--metrics-recording-only",
 ];
 
-export function launch() {
+function options() {
   const executablePath = chrome();
   assert.ok(executablePath, "no Chromium: install it, or name one in CHROME");
-  return chromium.launch({ executablePath, args: ARGS });
+  return { executablePath, args: ARGS };
+}
+
+export function launch() {
+  return chromium.launch(options());
+}
+
+/** A browser whose storage is a folder on the disk, as users have it. */
+export function launchIn(folder) {
+  return chromium.launchPersistentContext(folder, options());
 }
 
 /**

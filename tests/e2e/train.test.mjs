@@ -54,8 +54,9 @@ inPage("records come every logEvery steps and at the end, and the loss falls", a
   assert.ok(records.at(-1).loss < records[0].loss / 2, JSON.stringify(records));
   assert.ok(evaluated <= records.at(-1).loss);
   assert.ok(records.every(({ gradNorm, tokensPerSecond, lr, skipped }) => gradNorm > 0 && tokensPerSecond > 0 && Math.abs(lr - 0.02) < 1e-8 && skipped === 0));
-  // One a step; besides, the adapters' move, three read-backs of the log, and two for each evaluated batch.
-  assert.equal(submits, 40 + 1 + 3 + 2 * 4);
+  // One a step; besides, the adapters' move, the four tensors of the first state, three read-backs of the log, and two
+  // for each evaluated batch.
+  assert.equal(submits, 40 + 1 + 4 + 3 + 2 * 4);
   assert.ok(alive, "the adapters outlive the trainer");
 });
 
@@ -299,4 +300,152 @@ inPage("a failed start keeps the place to go on from; a view that cannot be uplo
   assert.deepEqual(asked, [[0, 2]]);
   assert.ok(codes.every((code) => ["validation", "success"].includes(code)), `${codes}`);
   assert.deepEqual(x, [1, 2, 3, 4]);
+});
+
+inPage("what was made by hand is checked as what adamw() and the like make, and nothing is coerced", async () => {
+  const make = (more, layers = network()) => code((async () => trainer(layers, more).dispose())());
+  const adam = { kind: "adamw", lr: 0.1, betas: [0.9, 0.999], eps: 1e-8, weightDecay: 0, lrRatioB: 1 };
+  const weight = new Float32Array(6).fill(1);
+  const cyclic = L.residual([...network()]);
+  cyclic.layers[1] = cyclic;
+  let deep = L.tanh();
+  for (let i = 0; i < 100_000; i++) deep = L.residual([deep]);
+  const train = (options) => code(trainer().train(batches, options).next());
+  const optimizers = {
+    fine: adam, few: { kind: "sgd", lr: 0.1 }, text: { ...adam, lr: "0.1" }, eps: { ...adam, eps: null }, betas: { ...adam, betas: ["0.9", 0.999] }, decay: { ...adam, weightDecay: [1] },
+    ratio: { ...adam, lrRatioB: "4" }, momentum: { kind: "sgd", lr: 0.1, momentum: true }, unknown: { ...adam, rate: 1 }, kind: { ...adam, kind: "adam" }, nothing: null,
+  };
+  const schedules = { fine: { kind: "linear", total: 10 }, text: { kind: "linear", warmup: "2", total: 10 }, total: { kind: "cosine" }, unknown: { kind: "constant", total: 3 } };
+  const result = { optimizers: {}, schedules: {} };
+  for (const [name, optimizer] of Object.entries(optimizers)) result.optimizers[name] = await make({ optimizer });
+  for (const [name, schedule] of Object.entries(schedules)) result.schedules[name] = await make({ schedule });
+  return {
+    ...result,
+    norm: await make({}, [{ kind: "layerNorm", weight: [1, 1, 1, 1, 1, 1], bias: undefined, eps: 1e-5 }, ...network()]),
+    eps: await make({}, [{ kind: "rmsNorm", weight, eps: "1e-6" }, ...network()]),
+    cyclic: await make({}, [cyclic]),
+    deep: await make({}, [...network(), deep]),
+    signal: [await train({ signal: {} }), await train({ signal: "now" }), await train({ signal: null }), await train({ signal: AbortSignal.abort() })],
+    split: [await train({ validation: { split: 0.5 } }), await train({ validation: { split: 1, every: 1 } }), await train({ validation: { split: "0.5", every: 1 } }), await train({ validation: { split: 0.5, batches, every: 1 } }), await train({ validation: { every: 1 } }), await train({ validation: { split: 0.5, seed: -1, every: 1 } })],
+    source: [await code(trainer().train(() => batches, { validation: { split: 0.5, every: 1 } }).next()), await code(trainer().train([batches[0]], { validation: { split: 0.5, every: 1 } }).next())],
+    checkpoints: [await train({ checkpoints: {} }), await train({ checkpoints: { every: 0 } }), await train({ checkpoints: { every: 1, run: {} } }), await train({ checkpoints: { every: 1, onError: 1 } })],
+  };
+}, (result) => {
+  const bad = "invalid-argument";
+  assert.deepEqual(result, {
+    optimizers: { fine: "success", few: "success", text: bad, eps: bad, betas: bad, decay: bad, ratio: bad, momentum: bad, unknown: "unknown-option", kind: bad, nothing: bad },
+    schedules: { fine: "success", text: bad, total: bad, unknown: "unknown-option" },
+    norm: bad, eps: bad, cyclic: bad, deep: bad, signal: [bad, bad, bad, "success"],
+    split: Array(6).fill(bad), source: [bad, bad], checkpoints: Array(4).fill(bad),
+  });
+});
+
+inPage("records say how far it is, and steps that counted nothing", async () => {
+  const known = await collect(trainer(network(), { gradientAccumulation: 3 }).train(batches, { epochs: 3, logEvery: 1 }));
+  const asked = await collect(trainer().train(() => batches, { epochs: 2, logEvery: 1 }));
+  const t = trainer();
+  for (let i = 0; i < 3; i++) await t.step(batches[0]); // steps before are no part of the plan, but of the count
+  for await (const _ of t.train(batches, { epochs: 3, logEvery: 1, inFlight: 1 })) if (t.steps === 3 + 6) break;
+  const resumed = trainer();
+  resumed.loadState(await t.saveState());
+  const rest = await collect(resumed.train(batches, { epochs: 3, logEvery: 1 }));
+  const labelled = trainer(network(), { loss: L.crossEntropy() });
+  const labels = [0, -100, -100].map((label) => ({ x: batches[0].x, target: new Int32Array(8).fill(label) }));
+  const counted = await collect(labelled.train(labels, { logEvery: 3 }));
+  const of = (records) => records.map(({ step, total, epoch }) => [step, total, epoch]);
+  return { known: of(known), left: known.map((r) => r.secondsLeft), asked: of(asked), rest: of(rest), nothing: counted.map((r) => [r.nothingCounted, r.skipped, r.loss > 0]) };
+}, ({ known, left, asked, rest, nothing }) => {
+  assert.deepEqual(known, [[1, 6, 0], [2, 6, 0], [3, 6, 1], [4, 6, 1], [5, 6, 2], [6, 6, 2]]);
+  assert.ok(left[0] > left[4] && left[5] === 0, `${left}`);
+  assert.deepEqual(asked.map(([, total]) => total), [null, null, null, null, 8, 8, 8, 8].map((total) => total ?? undefined));
+  assert.deepEqual(rest, [[10, 15, 1], [11, 15, 1], [12, 15, 2], [13, 15, 2], [14, 15, 2], [15, 15, 2]]);
+  assert.deepEqual(nothing, [[2, 0, true]]);
+});
+
+inPage("a share of the batches is kept for validation, the same one every time", async () => {
+  const data = Array.from({ length: 10 }, (_, i) => ({ x: numbers(48, i), target: numbers(40, i) }));
+  const used = async (validation) => {
+    // Which batches were uploaded for steps and which for evaluation, told by their first number.
+    const seen = { trained: new Set(), held: new Set() };
+    const watched = data.map((batch, i) => ({ get x() { return (seen.now === "held" ? seen.held : seen.trained).add(i), batch.x; }, target: batch.target }));
+    const t = trainer(network(), { optimizer: L.sgd({ lr: 0 }) });
+    for await (const { validationLoss } of t.train(watched, { epochs: 2, logEvery: 1, inFlight: 1, validation: { every: 100, ...validation } })) void validationLoss;
+    return [...seen.trained].sort();
+  };
+  const one = await used({ split: 0.3, seed: 1 });
+  const again = await used({ split: 0.3, seed: 1 });
+  const other = await used({ split: 0.3, seed: 2 });
+  const t = trainer();
+  const [record] = await collect(t.train(data, { logEvery: 5, validation: { split: 0.3, seed: 1, every: 5 } }));
+  const held = data.filter((_, i) => !one.includes(i));
+  const fresh = trainer();
+  for await (const _ of fresh.train(data, { logEvery: 5, inFlight: 1, validation: { split: 0.3, seed: 1, every: 100 } })) break;
+  return { one, again, other, tiny: (await used({ split: 0.01 })).length, most: (await used({ split: 0.99 })).length, loss: record.validationLoss, expected: await fresh.evaluate(held) };
+}, ({ one, again, other, tiny, most, loss, expected }) => {
+  assert.equal(one.length, 7);
+  assert.deepEqual(again, one);
+  assert.notDeepEqual(other, one);
+  assert.deepEqual([tiny, most], [9, 1]);
+  assert.equal(loss, expected);
+});
+
+inPage("early stopping goes on where a checkpoint stands, and another split is refused", async () => {
+  const options = { epochs: 100, logEvery: 1, inFlight: 1, validation: { split: 0.5, every: 2, patience: 4 } };
+  const still = { optimizer: L.sgd({ lr: 0 }) };
+  const straight = trainer(network(), still);
+  await collect(straight.train(batches, options));
+  const first = trainer(network(), still);
+  for await (const { step } of first.train(batches, options)) if (step === 5) break;
+  const state = await first.saveState();
+  const second = trainer(network(), still);
+  second.loadState(state);
+  const refused = [
+    await code(second.train(batches, { ...options, validation: { ...options.validation, seed: 5 } }).next()),
+    await code(second.train(batches, { ...options, validation: undefined }).next()),
+    await code((async () => {
+      const other = trainer(network(), { ...still, gradientAccumulation: 2 });
+      other.loadState(state);
+      await other.train(batches, options).next();
+    })()),
+  ];
+  await collect(second.train(batches, options));
+  const third = trainer(network(), still);
+  third.loadState(await second.saveState());
+  await collect(third.train(batches, options));
+  return { straight: straight.steps, refused, second: second.steps, third: third.steps };
+}, (result) => assert.deepEqual(result, { straight: 10, refused: Array(3).fill("checkpoint"), second: 10, third: 10 }));
+
+inPage("an abort in the middle of a step leaves a whole state, from which the rest has the same bits", async () => {
+  const bits = async (layers) => (await Promise.all([layers[0].a, layers[0].b, layers[2].a, layers[2].b].map((t) => t.read()))).map((v) => Array.from(new Uint32Array(v.buffer)).join()).join();
+  const straight = network();
+  await collect(trainer(straight, { gradientAccumulation: 2 }).train(batches, { epochs: 3 }));
+  const results = [];
+  const cases = [...[7, 8, 9].flatMap((nth) => [["writeBuffer", nth], ["submit", nth]]), ...[2, 3, 4].map((nth) => ["onSubmittedWorkDone", nth])];
+  for (const [method, nth] of cases) {
+    const controller = new AbortController();
+    const original = GPUQueue.prototype[method];
+    let calls = 0;
+    const layers = network();
+    const t = trainer(layers, { gradientAccumulation: 2 });
+    await t.evaluate(batches);
+    GPUQueue.prototype[method] = function (...args) {
+      if (++calls === nth) controller.abort();
+      return original.apply(this, args);
+    };
+    try {
+      await collect(t.train(batches, { epochs: 3, signal: controller.signal }));
+    } finally {
+      GPUQueue.prototype[method] = original;
+    }
+    const stopped = t.steps;
+    const again = network();
+    const u = trainer(again, { gradientAccumulation: 2 });
+    u.loadState(await t.saveState());
+    await collect(u.train(batches, { epochs: 3 }));
+    results.push([controller.signal.aborted, stopped < 6, (await bits(again)) === (await bits(straight)), Number.isFinite((await t.step(batches[0])).loss)]);
+  }
+  return results;
+}, (results) => {
+  assert.equal(results.length, 9);
+  results.forEach((result) => assert.ok(result.every(Boolean), JSON.stringify(results)));
 });

@@ -1,0 +1,158 @@
+// A device that is lost in the middle of training: everything pending says so, and the training goes on on another one.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { root } from "../../scripts/lib.mjs";
+import { serve } from "../../scripts/start.mjs";
+import { launch, onPage } from "./browser.mjs";
+
+let browser, server;
+before(async () => {
+  server = await serve(root, 0);
+  browser = await launch();
+});
+after(async () => {
+  await browser?.close();
+  await server?.close();
+});
+
+const inPage = (name, work, data, check) => test(name, () => onPage(browser, `${server.url}tests/e2e/bare.html`, {}, async (page) => {
+  await page.waitForFunction(() => globalThis.ready);
+  await page.evaluate(setUp);
+  check(await page.evaluate(work, data));
+}));
+
+async function setUp() {
+  // A Gpu with `destroy()`, which takes its device away as a crash does.
+  globalThis.request = async () => {
+    const original = GPUAdapter.prototype.requestDevice;
+    let device;
+    GPUAdapter.prototype.requestDevice = async function (descriptor) { return (device = await original.call(this, descriptor)); };
+    const own = await Gpu.request();
+    GPUAdapter.prototype.requestDevice = original;
+    return { own, destroy: () => device.destroy() };
+  };
+  globalThis.network = (gpu) => {
+    const layer = (name, inFeatures, outFeatures, more) => new LoraLinear(gpu, { name, inFeatures, outFeatures, rank: 3, weight: numbers(inFeatures * outFeatures, 1).map((v) => v / 4), seed: 4, ...more });
+    return [layer("first", 6, 6), residual([layerNorm({ weight: new Float32Array(6).fill(1) }), layer("inner", 6, 6, { dropout: 0.25 }), tanh()]), layer("last", 6, 5, { useRslora: true })];
+  };
+  globalThis.loras = (layers) => [layers[0], layers[1].layers[1], layers[2]];
+  globalThis.batches = Array.from({ length: 5 }, (_, i) => ({ x: numbers(8 * 6, 10 + i), target: numbers(8 * 5, 20 + i).map((v) => v / 8) }));
+  globalThis.trainer = (gpu, layers, more) =>
+    new Trainer(gpu, { layers, loss: mse(), optimizer: adamw({ lr: 0.02 }), schedule: cosineSchedule({ warmup: 2, total: 20 }), maxGradNorm: 1, seed: 7, ...more });
+  globalThis.bits = async (layers) => {
+    const all = await Promise.all(loras(layers).flatMap(({ a, b }) => [a.read(), b.read()]));
+    return all.map((values) => Array.from(new Uint32Array(values.buffer)).join());
+  };
+  // The code of a promise's error; "hangs" where nothing comes.
+  globalThis.code = (promise) => Promise.race([
+    promise.then(() => "success", (error) => error.code ?? String(error)),
+    new Promise((done) => setTimeout(done, 60_000, "hangs")),
+  ]);
+  globalThis.run = async (training, each = () => {}) => {
+    for await (const record of training) await each(record);
+  };
+}
+
+// Where in a step the device goes: before or after a call of WebGPU's, or while the step computes.
+const STAGES = [
+  ["before", "writeBuffer"], ["before", "finish"], ["before", "submit"], ["after", "submit"], ["after", "popErrorScope"],
+  ["after", "onSubmittedWorkDone"], ["before", "mapAsync"], ["after", "mapAsync"], ["before", "getMappedRange"],
+];
+const CASES = [...STAGES.map((stage) => [1, ...stage]), ...STAGES.slice(0, 4).map((stage) => [2, ...stage])];
+inPage("a device lost at any stage of a step: everything pending ends, and the rest has the same bits on another", async (cases) => {
+  const options = { epochs: 4, logEvery: 2, validation: { split: 0.2, every: 4, patience: 1000 }, checkpoints: { every: 3 } };
+  const expected = {};
+  const straight = async (gradientAccumulation) => {
+    const layers = network(gpu);
+    await run(trainer(gpu, layers, { gradientAccumulation }).train(batches, options));
+    return bits(layers);
+  };
+  const results = [];
+  for (const [gradientAccumulation, when, stage] of cases) {
+    expected[gradientAccumulation] ??= await straight(gradientAccumulation);
+    const { own, destroy } = await request();
+    const layers = network(own);
+    const t = trainer(own, layers, { gradientAccumulation });
+    const prototype = [GPUQueue, GPUDevice, GPUCommandEncoder, GPUBuffer].map((each) => each.prototype).find((each) => stage in each);
+    const original = prototype[stage];
+    let pending = [];
+    const lose = () => {
+      prototype[stage] = original;
+      destroy();
+    };
+    const training = code(run(t.train(batches, options), ({ step }) => {
+      if (step !== 4) return;
+      let calls = 0;
+      prototype[stage] = function (...args) {
+        if (++calls < 3) return original.apply(this, args);
+        if (when === "before") lose();
+        const result = original.apply(this, args);
+        if (when === "after") lose();
+        return result;
+      };
+      pending = [t.saveState(), layers[0].a.read(), own.finished(), own.record().submit()].map(code);
+    }));
+    const ended = await training;
+    const after = [own.lost, t.step(batches[0]), t.evaluate(batches), t.recover(own), layers[0].a.read()].map(code);
+    const result = { case: `${when} ${stage}, ${gradientAccumulation}`, ended, pending: await Promise.all(pending), after: await Promise.all(after), at: t.steps };
+    const { bitsMayDiffer } = await t.recover(gpu);
+    result.from = t.steps;
+    await run(t.train(batches, options));
+    const same = JSON.stringify(await bits(layers)) === JSON.stringify(expected[gradientAccumulation]);
+    results.push({ ...result, bitsMayDiffer, same, end: t.steps - 16 / gradientAccumulation });
+    t.dispose();
+  }
+  return results;
+}, CASES, (results) => {
+  for (const { pending, at, from, ...rest } of results) {
+    assert.ok(pending.every((code) => ["device-lost", "success"].includes(code)), `${rest.case}: ${pending}`);
+    assert.ok(from >= 3 && from <= at, `${rest.case}: lost at step ${at}, gone on from ${from}`);
+    const after = ["success", ...Array(4).fill("device-lost")];
+    assert.deepEqual(rest, { case: rest.case, ended: "device-lost", after, bitsMayDiffer: false, same: true, end: 0 });
+  }
+  assert.ok(results.length === CASES.length && results.some(({ pending }) => pending.includes("device-lost")));
+});
+
+inPage("a device lost before the first step, while data is waited for, or twice; adapters written by hand", async () => {
+  const straight = network(gpu);
+  const change = (layers) => layers[0].a.write(numbers(18, 3));
+  change(straight);
+  await run(trainer(gpu, straight).train(batches, { epochs: 2 }));
+  const first = await request();
+  const layers = network(first.own);
+  const t = trainer(first.own, layers);
+  change(layers);
+  async function* hangs() {
+    yield* batches.slice(0, 3);
+    setTimeout(first.destroy, 100);
+    await new Promise(() => {});
+  }
+  const waiting = await code(run(t.train(hangs())));
+  const dead = await request();
+  dead.destroy();
+  const onDead = await code(t.recover(dead.own));
+  const second = await request();
+  await t.recover(second.own);
+  const start = t.steps;
+  const training = t.train(batches, { epochs: 2, logEvery: 1, checkpoints: { every: 2 } });
+  for (let i = 0; i < 4; i++) await training.next();
+  second.destroy();
+  await second.own.lost;
+  const busy = await code(t.recover(gpu));
+  const ended = await code(training.next().then(() => training.next()));
+  await t.recover(gpu);
+  await run(t.train(batches, { epochs: 2 }));
+  const same = JSON.stringify(await bits(layers)) === JSON.stringify(await bits(straight));
+
+  const third = await request();
+  const fresh = network(third.own);
+  const other = trainer(third.own, fresh);
+  third.destroy();
+  await third.own.lost;
+  await other.recover(gpu);
+  const result = { waiting, onDead, start, busy, ended, same, finite: Number.isFinite((await other.step(batches[0])).loss), notGpu: await code(other.recover({})) };
+  other.dispose();
+  return { ...result, disposed: await code(other.recover(gpu)) };
+}, undefined, (result) => {
+  assert.deepEqual(result, { waiting: "device-lost", onDead: "device-lost", start: 0, busy: "busy", ended: "device-lost", same: true, finite: true, notGpu: "invalid-argument", disposed: "disposed" });
+});

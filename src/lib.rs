@@ -21,7 +21,8 @@ pub use gpu::{DType, Gpu, GpuRequest, Memory, Profile, Recording, Stats, Submiss
 pub use lora::{Adapter, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Trained};
 pub use loss::Loss;
 pub use model::{
-    CausalLM, Family, Input, Linear, ModelConfig, Parameter, RopeScaling, Sequences, SequencesOptions, shift_labels,
+    CausalLM, Family, Generation, Input, Linear, ModelConfig, Parameter, RopeScaling, Sampling, Sequences,
+    SequencesOptions, shift_labels,
 };
 pub use nn::{Activation, Norm};
 pub use optim::{AdamW, LOG_ROWS, Optimizer, OptimizerKind, OptimizerOptions, Schedule, Sgd};

@@ -138,7 +138,7 @@ fn bindings_agree_in_order_name_access_and_elements() {
             .iter()
             .map(|(name, access)| match access {
                 Access::Read | Access::ReadInt => (*name, storage(StorageAccess::LOAD)),
-                Access::Write => (*name, storage(read_write)),
+                Access::Write | Access::WriteInt => (*name, storage(read_write)),
             })
             .chain([("params", AddressSpace::Uniform)])
             .enumerate()
@@ -146,11 +146,11 @@ fn bindings_agree_in_order_name_access_and_elements() {
             .collect();
         assert_eq!(bound, expected, "{}", kernel.name);
         assert!(kernel.buffers.len() <= 8, "{}: WebGPU promises 8 storage buffers", kernel.name);
-        assert!(kernel.buffers.iter().any(|(_, access)| *access == Access::Write), "{} writes nothing", kernel.name);
+        assert!(kernel.buffers.iter().any(|(_, access)| access.is_write()), "{} writes nothing", kernel.name);
         for (_, variable) in module.global_variables.iter() {
             let name = variable.name.as_deref().unwrap();
             let Some((_, access)) = kernel.buffers.iter().find(|(buffer, _)| *buffer == name) else { continue };
-            let expected = if *access == Access::ReadInt { ScalarKind::Sint } else { ScalarKind::Float };
+            let expected = if access.is_int() { ScalarKind::Sint } else { ScalarKind::Float };
             if let Some(found) = elements(&module, variable.ty) {
                 assert_eq!(found, expected, "{}: elements of {name}", kernel.name);
             }

@@ -11,8 +11,8 @@ use lora_webgpu::io::Adapter;
 use lora_webgpu::io::safetensors::Dtype;
 use lora_webgpu::kernels::nn::Gate;
 use lora_webgpu::{
-    AdamW, CausalLM, Family, Gpu, Input, LanguageTrainer, LoraConfig, ModelConfig, OptimizerKind, OptimizerOptions,
-    RopeScaling, SequencesOptions, TokenBatch, shift_labels,
+    AdamW, CausalLM, Family, Generation, Gpu, Input, LanguageTrainer, LoraConfig, ModelConfig, OptimizerKind,
+    OptimizerOptions, RopeScaling, Sampling, SequencesOptions, TokenBatch, shift_labels,
 };
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
 
@@ -603,4 +603,114 @@ async fn a_loaded_adapter_is_saved_as_it_was() {
         }
         model.destroy();
     }
+}
+
+// ── generation ──
+
+/// Tokens until there are no more, and the logits that each was chosen from.
+async fn generated(generation: &Generation) -> (Vec<i32>, Vec<Vec<f32>>) {
+    let (mut ids, mut logits) = (Vec::new(), Vec::new());
+    while let Some(id) = generation.next().await.unwrap() {
+        ids.push(id);
+        logits.push(generation.logits().await.unwrap());
+    }
+    generation.destroy();
+    (ids, logits)
+}
+
+/// The cache's logits are those of the whole text without a cache.
+async fn compare_cached(name: &str, model: &CausalLM, prompt: &[i32], ids: &[i32], cached: &[Vec<f32>]) -> f32 {
+    let text = [prompt, ids].concat();
+    let whole = model.logits(1, &Input { input_ids: &text, ..Input::default() }).await.unwrap();
+    let classes = model.config().vocab_size;
+    let mut worst = 0.0f32;
+    for (i, cached) in cached.iter().enumerate() {
+        let at = (prompt.len() - 1 + i) * classes;
+        let whole = &whole[at..at + classes];
+        worst = worst.max(assert_within(&format!("{name}, token {i}"), cached, whole, 2e-5 * largest(whole)));
+    }
+    worst
+}
+
+/// transformers' own greedy tokens, with the base and no adapter, and with an adapter that is off.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn golden_greedy_tokens() {
+    let gpu = gpu().await;
+    let mut compared = 0;
+    for folder in models().await {
+        let trace = File::read(&format!("{folder}/trace.safetensors")).await;
+        if !trace.has("greedy_ids") {
+            continue;
+        }
+        let golden = trace.labels("greedy_ids");
+        let (prompt, expected) = golden.split_at(trace.number("greedy_prompt_len") as usize);
+        let model = load(&gpu, &folder).await;
+        let begin = || model.generate(prompt, expected.len(), &Sampling::default()).unwrap();
+        let (base, logits) = generated(&begin()).await;
+        assert_eq!(base, expected, "{folder}");
+        let worst = compare_cached(&folder, &model, prompt, &base, &logits).await;
+
+        add_adapter(&model, &format!("{folder}/adapter_end")).await;
+        let (adapted, logits) = generated(&begin()).await;
+        let adapted_worst = compare_cached(&format!("{folder} adapted"), &model, prompt, &adapted, &logits).await;
+        model.loras().iter().for_each(|lora| lora.set_enabled(false));
+        assert_eq!(generated(&begin()).await.0, expected, "{folder} with its adapter off");
+        model.loras().iter().for_each(|lora| lora.set_enabled(true));
+        assert_eq!(generated(&begin()).await.0, adapted, "{folder} with its adapter on again");
+        model.destroy();
+        compared += 1;
+        say(&format!(
+            "golden {folder}: {} greedy tokens; cached logits {worst:.2}, with the adapter {adapted_worst:.2} of their bounds",
+            expected.len()
+        ));
+    }
+    assert!(compared > 0);
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn sampled_tokens_follow_their_settings() {
+    let gpu = gpu().await;
+    let model = random_model(&gpu, Family::Qwen3, true);
+    random_adapters(&model, true, 0.0);
+    let text = |sampling: Sampling| {
+        let model = model.clone();
+        async move { generated(&model.generate(&[5], 40, &sampling).unwrap()).await }
+    };
+    let warm = Sampling { temperature: 1.0, seed: 1, ..Sampling::default() };
+    let (first, logits) = text(warm).await;
+    compare_cached("sampled", &model, &[5], &first, &logits).await;
+    assert_eq!(first.len(), 40);
+    assert_eq!(text(warm).await.0, first, "the same seed");
+    assert_ne!(text(Sampling { seed: 2, ..warm }).await.0, first, "another seed");
+    let greedy = text(Sampling::default()).await.0;
+    assert_eq!(text(Sampling { top_k: 1, ..warm }).await.0, greedy, "one token to choose from");
+    assert_eq!(text(Sampling { top_p: 1e-6, ..warm }).await.0, greedy, "a share that one token has");
+    let penalized = text(Sampling { repetition_penalty: 1e6, ..Sampling::default() }).await.0;
+    let mut once = penalized.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert!(once.len() == 40 && !once.contains(&5), "a token came twice: {penalized:?}");
+
+    for (what, sampling, name) in [
+        ("negative", Sampling { temperature: -1.0, ..warm }, "temperature"),
+        ("NaN", Sampling { temperature: f64::NAN, ..warm }, "temperature"),
+        ("tiny", Sampling { temperature: 1e-60, ..warm }, "temperature"),
+        ("none", Sampling { top_p: 0.0, ..warm }, "topP"),
+        ("more than all", Sampling { top_p: 1.5, ..warm }, "topP"),
+        ("zero", Sampling { repetition_penalty: 0.0, ..warm }, "repetitionPenalty"),
+    ] {
+        refused(what, model.generate(&[5], 4, &sampling), "invalid-argument", &[name]);
+    }
+    refused("no prompt", model.generate(&[], 4, &warm), "invalid-argument", &["prompt"]);
+    refused("a token outside", model.generate(&[5, 131], 4, &warm), "invalid-argument", &["prompt", "131"]);
+    refused("too long", model.generate(&[5], 64, &warm), "invalid-argument", &["64", "65"]);
+    refused("far too long", model.generate(&[5], usize::MAX, &warm), "invalid-argument", &["64"]);
+    assert!(generated(&model.generate(&[5], 0, &warm).unwrap()).await.0.is_empty());
+
+    let b = model.loras()[2].weight().b;
+    b.write(&vec![f32::NAN; b.len()]).unwrap();
+    let generation = model.generate(&[5, 6, 7], 4, &warm).unwrap();
+    refused("a diverged adapter", generation.next().await, "invalid-argument", &["logits", "finite"]);
+    generation.destroy();
+    model.destroy();
 }

@@ -12,8 +12,22 @@ pub enum Access {
     Read,
     /// `var<storage, read>` of `i32`
     ReadInt,
-    /// `var<storage, read_write>`
+    /// `var<storage, read_write>` of floats
     Write,
+    /// `var<storage, read_write>` of `i32`
+    WriteInt,
+}
+
+impl Access {
+    /// Whether the kernel writes.
+    pub fn is_write(self) -> bool {
+        matches!(self, Access::Write | Access::WriteInt)
+    }
+
+    /// Whether the elements are `i32`.
+    pub fn is_int(self) -> bool {
+        matches!(self, Access::ReadInt | Access::WriteInt)
+    }
 }
 
 /// One WGSL compute shader: storage buffers at bindings `0..n`, its `Params` uniform at binding `n`, entry point `main`.
@@ -133,8 +147,8 @@ impl Pipelines {
 }
 
 fn compile(gpu: &Gpu, kernel: &'static Kernel, source: &str) -> Pipeline {
-    let storage = |access| wgpu::BindingType::Buffer {
-        ty: wgpu::BufferBindingType::Storage { read_only: access != Access::Write },
+    let storage = |access: Access| wgpu::BindingType::Buffer {
+        ty: wgpu::BufferBindingType::Storage { read_only: !access.is_write() },
         has_dynamic_offset: false,
         min_binding_size: None,
     };

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::device::Gpu;
-use super::pipeline::{Access, Kernel};
+use super::pipeline::Kernel;
 use super::tensor::{DType, Place, Tensor, expect_usage};
 use crate::error::{Error, Result};
 
@@ -124,7 +124,7 @@ impl Recording {
         debug_assert_eq!(size_of::<P>(), kernel.params_size, "{}", kernel.name);
         for (tensor, (_, access)) in tensors.iter().zip(kernel.buffers) {
             self.check(tensor)?;
-            tensor.expect_dtype(if *access == Access::ReadInt { DType::I32 } else { DType::F32 })?;
+            tensor.expect_dtype(if access.is_int() { DType::I32 } else { DType::F32 })?;
         }
         check_aliases(kernel, tensors)?;
         self.ops.borrow_mut().push(Op::Dispatch {
@@ -271,7 +271,7 @@ impl Recording {
 /// and so are two written ranges that overlap.
 fn check_aliases(kernel: &'static Kernel, tensors: &[&Tensor]) -> Result<()> {
     for (i, (_, written)) in kernel.buffers.iter().enumerate() {
-        if *written != Access::Write {
+        if !written.is_write() {
             continue;
         }
         let a = tensors[i].place()?;
@@ -282,7 +282,7 @@ fn check_aliases(kernel: &'static Kernel, tensors: &[&Tensor]) -> Result<()> {
             let b = tensors[j].place()?;
             let overlap = a.offset < b.offset + tensors[j].bytes() && b.offset < a.offset + tensors[i].bytes();
             let same = a.storage.id == b.storage.id || a.storage.buffer == b.storage.buffer;
-            if same && (*access != Access::Write || overlap) {
+            if same && (!access.is_write() || overlap) {
                 return Err(Error::AliasedBuffer {
                     kernel: kernel.name,
                     read: kernel.buffers[j].0.into(),

@@ -115,6 +115,7 @@ pub static ALL: &[&Kernel] = &[
     &nn::norm::KERNEL,
     &nn::norm_grad::KERNEL,
     &nn::rope::KERNEL,
+    &nn::sample::KERNEL,
     &optim::adamw::KERNEL,
     &optim::begin_step::KERNEL,
     &optim::end_micro_batch::KERNEL,

@@ -1,5 +1,6 @@
 //! The kernels of a language model: rotary embedding, attention, gated products, the loss over a large vocabulary.
 
+use lora_webgpu::Sampling;
 use lora_webgpu::kernels::nn::{Gate, Heads};
 use lora_webgpu::kernels::{loss, nn};
 
@@ -10,7 +11,9 @@ use crate::reference::nn::Attention;
 use crate::reference::{self, Dims, Sum};
 
 fn integers(shape: &[usize], values: Vec<i32>) -> Given {
-    Given { shape: shape.into(), data: vec![], labels: Some(values) }
+    // As they are read back: by their bits.
+    let data = values.iter().map(|v| f32::from_bits(*v as u32)).collect();
+    Given { shape: shape.into(), data, labels: Some(values) }
 }
 
 /// A number below `end`.
@@ -57,6 +60,26 @@ const STEPPED: &[Dims] =
 /// Rows × width behind `out_features` rows.
 const CACHED: &[Dims] = &[d(3, 5, 7, 1), d(1, 64, 1, 1), d(1, 1, 0, 1), d(13, 5, 2, 1), d(4_194_241, 1, 3, 1)];
 
+/// Logits, cursor, seed; `rank` is the setting.
+const SAMPLED: &[Dims] = &[
+    d(131, 3, 1, 0),
+    d(131, 3, 1, 1),
+    d(131, 4, 2, 2),
+    d(131, 5, 3, 3),
+    d(2053, 60, 4, 4),
+    d(131, 3, 1, 5),
+    d(2053, 7, 5, 1),
+    d(2053, 8, 6, 2),
+    d(2053, 9, 7, 3),
+    d(257, 10, 8, 4),
+    d(255, 11, 9, 3),
+    d(64, 12, 10, 1),
+    d(7, 13, 11, 4),
+    d(2053, 14, 12, 0),
+    d(2053, 15, 13, 5),
+    d(65, 16, 14, 6),
+];
+
 /// Rows × features of `out_features`.
 const GATHERED: &[Dims] = &[d(3, 5, 7, 1), d(1, 64, 2, 1), d(1, 1, 1, 1), d(13, 5, 200, 1), d(4_194_241, 1, 3, 1)];
 
@@ -97,6 +120,19 @@ fn show_step(d: &Dims) -> String {
 
 fn show_cached(d: &Dims) -> String {
     format!("{}×{} at {}", d.tokens, d.in_features, d.out_features)
+}
+
+fn show_sampled(d: &Dims) -> String {
+    let setting = [
+        "greedy with penalty",
+        "all",
+        "top k",
+        "top p",
+        "top k and p with penalty",
+        "greedy of equals",
+        "greedy below 0",
+    ];
+    format!("{} {}", d.tokens, setting[d.rank])
 }
 
 fn show_gathered(d: &Dims) -> String {
@@ -365,6 +401,59 @@ fn embedding(d: Dims, rng: &mut Rng) -> Case {
     )
 }
 
+/// One of several settings, by number; none of them has ties at its edge.
+fn sampling(number: usize, seed: u64) -> Sampling {
+    let base = Sampling { temperature: 0.7, seed, ..Sampling::default() };
+    match number {
+        0 => Sampling { temperature: 0.0, repetition_penalty: 1.5, ..base },
+        1 => base,
+        2 => Sampling { top_k: 3, ..base },
+        3 => Sampling { top_p: 0.6, temperature: 1.5, ..base },
+        4 => Sampling { top_k: 9, top_p: 0.8, repetition_penalty: 1.3, ..base },
+        5 => Sampling { temperature: 0.0, ..base },
+        _ => Sampling { temperature: 0.0, repetition_penalty: 40.0, ..base },
+    }
+}
+
+/// `tokens` logits, the cursor `in_features`, the seed `out_features`.
+fn sample(d: Dims, rng: &mut Rng) -> Case {
+    let (vocabulary, cursor) = (d.tokens, d.in_features as i32);
+    let sampling = sampling(d.rank, (d.out_features as u64) << 30);
+    let mut logits = Given::new(&[1, vocabulary], large(rng, vocabulary));
+    let mut seen = given(rng, &[vocabulary]);
+    seen.data.iter_mut().for_each(|v| *v = f32::from(u8::from(*v > 0.3)));
+    if d.rank == 6 {
+        logits.data.iter_mut().for_each(|z| *z -= 6.5);
+    }
+    if d.rank == 5 {
+        // The first of several.
+        logits.data.iter_mut().skip(vocabulary / 3).step_by(7).for_each(|z| *z = 7.5);
+    }
+    let options = reference::nn::Sampling {
+        temperature: sampling.temperature,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        penalty: sampling.repetition_penalty,
+        seed: sampling.seed,
+    };
+    let flags: Vec<bool> = seen.data.iter().map(|v| *v > 0.0).collect();
+    let token = reference::nn::sample(&logits.f64(), &flags, options, cursor);
+    let mut after = seen.f64();
+    after[token] = 1.0;
+    let integer = |value: i32| exact(&[f64::from(f32::from_bits(value as u32))]);
+    let mut expected = vec![(2, integer(cursor + 5)), (3, integer(token as i32))];
+    if !flags[token] {
+        expected.push((1, exact(&after)));
+    }
+    case(
+        [logits, seen, integers(&[1], vec![cursor]), integers(&[1], vec![-7])],
+        move |rec, [logits, seen, cursor, next_id]| {
+            nn::sample::record(rec, logits, seen, cursor, next_id, &sampling, 5)
+        },
+        expected,
+    )
+}
+
 // ── loss ──
 
 fn large(rng: &mut Rng, len: usize) -> Vec<f32> {
@@ -619,5 +708,25 @@ pub static SPECS: &[Spec] = &[
         ("a half overwritten first", "x[second] = b * c + a * s", "x[second] = b * c + x[first] * s"),
         ("the last element left out", "i >= params.rows * params.heads * params.half_dim", "i + 1 >= params.rows * params.heads * params.half_dim"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(nn / sample, SAMPLED 0..5, show_sampled, EXACT, [
+        ("the last of equals", "keys[i] == best && other < first", "keys[i] == best && other > first"),
+        ("the largest of one lane", "i < LANES; i++) {\n        let other", "i < 1; i++) {\n        let other"),
+        ("the penalty dropped", "select(z, repeated, seen[i] > 0.0)", "z"),
+        ("negative logits divided", "select(z * params.penalty, z / params.penalty, z > 0.0)", "z / params.penalty"),
+        ("the temperature dropped", " / select(params.temperature, 1.0, params.temperature == 0.0)", ""),
+        ("top k dropped", "params.top_k > 0 &&", "false &&"),
+        ("one too many", ">= f32(params.top_k)", "> f32(params.top_k)"),
+        ("top p dropped", "params.top_p < 1.0", "params.top_p < 0.0"),
+        ("top p's complement", "(1.0 - params.top_p) * sums.y", "params.top_p * sums.y"),
+        ("top p of all", "exp(z - highest), key_of(z) >= least)", "exp(z - highest), true)"),
+        ("negative numbers out of order", "select(bits | 0x80000000u, ~bits, bits >= 0x80000000u)", "(bits ^ 0x80000000u)"),
+        ("the random number of no seed", "vec4u(params.seed_low, params.seed_high,", "vec4u(0, 0,"),
+        ("the random number of no cursor", "u32(cursor[0]), 0x73616d70u", "0u, 0x73616d70u"),
+        ("always the first", "/ 16777216.0 * total", "* 0.0"),
+        ("the ranges of one lane", "let begin = min(lane * range, params.vocabulary)", "let begin = 0u"),
+        ("the sums before left out", "var sum = before;", "var sum = 0.0;"),
+        ("the token not noted", "seen[chosen] = 1.0", "seen[chosen] += 0.0"),
+        ("the cursor standing still", "cursor[0] += i32(params.advance)", "cursor[0] += 1"),
     ]),
 ];

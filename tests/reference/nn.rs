@@ -373,3 +373,75 @@ pub fn add(a: f64, b: f64) -> Sum {
 pub fn embedding(weight: &[f64], features: usize, ids: &[i32]) -> Vec<f64> {
     ids.iter().flat_map(|id| weight[*id as usize * features..][..features].to_vec()).collect()
 }
+
+/// How a token is chosen.
+#[derive(Debug, Clone, Copy)]
+pub struct Sampling {
+    /// 0: the largest logit.
+    pub temperature: f64,
+    /// 0: all.
+    pub top_k: usize,
+    pub top_p: f64,
+    pub penalty: f64,
+    pub seed: u64,
+}
+
+/// pcg4d (Jarzynski and Olano 2020): its first word.
+fn pcg4d(key: [u32; 4]) -> u32 {
+    let mut v = key.map(|k| k.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+    let mix = |v: &mut [u32; 4]| {
+        for (i, a, b) in [(0, 1, 3), (1, 2, 0), (2, 0, 1), (3, 1, 2)] {
+            v[i] = v[i].wrapping_add(v[a].wrapping_mul(v[b]));
+        }
+    };
+    mix(&mut v);
+    v = v.map(|k| k ^ (k >> 16));
+    mix(&mut v);
+    v[0]
+}
+
+/// The token that transformers' processors leave to choose from, by its place: penalty, temperature, top k, top p, and then
+/// by the random number of seed and cursor, in the order of the tokens.
+pub fn sample(logits: &[f64], seen: &[bool], s: Sampling, cursor: i32) -> usize {
+    let penalized = |(z, seen): (&f64, &bool)| match seen {
+        true if *z > 0.0 => z / s.penalty,
+        true => z * s.penalty,
+        false => *z,
+    };
+    let mut scores: Vec<f64> = logits.iter().zip(seen).map(penalized).collect();
+    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if s.temperature == 0.0 {
+        return scores.iter().position(|z| *z == largest).unwrap();
+    }
+    scores.iter_mut().for_each(|z| *z = (*z - largest) / s.temperature);
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+    if s.top_k > 0 {
+        let least = scores[order[s.top_k.min(order.len()) - 1]];
+        order.retain(|i| scores[*i] >= least);
+    }
+    let total: f64 = order.iter().map(|i| scores[*i].exp()).sum();
+    if s.top_p < 1.0 {
+        // From the least likely on, those go that together have no more than 1 − top_p.
+        let mut sum = 0.0;
+        while order.len() > 1 {
+            sum += scores[order[order.len() - 1]].exp();
+            if sum > (1.0 - s.top_p) * total {
+                break;
+            }
+            order.pop();
+        }
+    }
+    order.sort_unstable();
+    let total: f64 = order.iter().map(|i| scores[*i].exp()).sum();
+    let word = pcg4d([s.seed as u32, (s.seed >> 32) as u32, cursor as u32, 0x7361_6d70]);
+    let goal = f64::from(word >> 8) / 16_777_216.0 * total;
+    let mut sum = 0.0;
+    for i in &order {
+        sum += scores[*i].exp();
+        if sum > goal {
+            return *i;
+        }
+    }
+    order[order.len() - 1]
+}

@@ -17,6 +17,7 @@ pub mod gated_grad;
 pub mod norm;
 pub mod norm_grad;
 pub mod rope;
+pub mod sample;
 
 /// An elementwise function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -62,11 +62,16 @@ fn main(
         total[r] = 0.0;
     }
     workgroupBarrier();
-    for (var first_key = 0u; first_key < min(first_row + ROWS, params.tokens); first_key += KEYS) {
+    let end = min(first_row + ROWS, params.tokens);
+    for (var first_key = 0u; first_key < end; first_key += KEYS) {
+        let keys = min(end - first_key, KEYS);
         // 4 queries × 2 keys at a time.
         for (var e = lane; e < ROWS / 4 * (KEYS / 2); e += LANES) {
             let r = e / (KEYS / 2) * 4;
             let c = e % (KEYS / 2) * 2;
+            if first_row + r >= end || c >= keys {
+                continue;
+            }
             let row = vec4u(first_row + r) + vec4u(0, 1, 2, 3);
             let key = vec2u(first_key + c) + vec2u(0, 1);
             let q_at = q_first + min(row, vec4u(last)) * q_stride;
@@ -96,7 +101,7 @@ fn main(
         for (var r = lane; r < ROWS; r += LANES) {
             let before = highest[r];
             var now = before;
-            for (var c = 0u; c < KEYS; c++) {
+            for (var c = 0u; c < keys; c++) {
                 now = max(now, scores[r * STRIDE + c]);
             }
             highest[r] = now;
@@ -106,6 +111,9 @@ fn main(
         for (var e = lane; e < ROWS * KEYS; e += LANES) {
             let r = e / KEYS;
             let at = r * STRIDE + e % KEYS;
+            if first_row + r >= end || e % KEYS >= keys {
+                continue;
+            }
             let s = scores[at];
             // By its bits: a comparison would make a NaN 0.
             scores[at] = select(exp(s - highest[r]), 0.0, bitcast<u32>(s) == bitcast<u32>(UNSEEN));
@@ -113,7 +121,7 @@ fn main(
         workgroupBarrier();
         for (var r = lane; r < ROWS; r += LANES) {
             var sum = total[r] * correction[r];
-            for (var c = 0u; c < KEYS; c++) {
+            for (var c = 0u; c < keys; c++) {
                 sum += scores[r * STRIDE + c];
             }
             total[r] = sum;
@@ -122,7 +130,7 @@ fn main(
         for (var e = lane; e < ROWS / 4 * (DIMS / 2); e += LANES) {
             let r = e / (DIMS / 2) * 4;
             let d = e % (DIMS / 2) * 2;
-            if first_dim + d >= params.pairs {
+            if first_dim + d >= params.pairs || first_row + r >= end {
                 continue;
             }
             let v_at = kv_first + first_dim + d;
@@ -131,8 +139,8 @@ fn main(
             var s1 = vec4f();
             var s2 = vec4f();
             var s3 = vec4f();
-            for (var c = 0u; c < KEYS; c++) {
-                let at = v_at + min(first_key + c, last) * kv_stride;
+            for (var c = 0u; c < keys; c++) {
+                let at = v_at + (first_key + c) * kv_stride;
                 let value = vec4f(v[at], v[at + second]);
                 s0 += scores[r * STRIDE + c] * value;
                 s1 += scores[(r + 1) * STRIDE + c] * value;

@@ -61,10 +61,14 @@ fn main(
     for (var head = kv_head * head_group; head < (kv_head + 1) * head_group; head++) {
         let q_first = (first_token * params.heads + head) * params.pairs;
         for (var first_row = first_key; first_row < params.tokens; first_row += ROWS) {
+            let rows = min(params.tokens - first_row, ROWS);
             // 2 keys × 2 queries at a time.
             for (var e = lane; e < KEYS / 2 * (ROWS / 2); e += LANES) {
                 let c = e / (ROWS / 2) * 2;
                 let r = e % (ROWS / 2) * 2;
+                if first_key + c >= params.tokens || r >= rows {
+                    continue;
+                }
                 let key = vec2u(first_key + c) + vec2u(0, 1);
                 let row = vec2u(first_row + r) + vec2u(0, 1);
                 let at_row = min(row, vec2u(last));
@@ -89,8 +93,7 @@ fn main(
                 let key_segment = vec2i(segments[first_token + at_key.x], segments[first_token + at_key.y]);
                 let stats0 = stats[(first_token + at_row.x) * params.heads + head];
                 let stats1 = stats[(first_token + at_row.y) * params.heads + head];
-                let seen = (key.xxyy <= row.xyxy) & (row.xyxy < vec4u(params.tokens))
-                    & (key_segment.xxyy == row_segment.xyxy) & (row_segment.xyxy != vec4i());
+                let seen = (key.xxyy <= row.xyxy) & (key_segment.xxyy == row_segment.xyxy) & (row_segment.xyxy != vec4i());
                 let log_sum = vec2f(stats0.x, stats1.x).xyxy;
                 let delta = vec2f(stats0.y, stats1.y).xyxy;
                 let share = select(vec4f(), exp(select(vec4f(-100.0), params.scale * s - log_sum, seen)), seen);
@@ -106,7 +109,7 @@ fn main(
             for (var e = lane; e < KEYS / 2 * (DIMS / 2); e += LANES) {
                 let c = e / (DIMS / 2) * 2;
                 let d = e % (DIMS / 2) * 2;
-                if first_dim + d >= params.pairs {
+                if first_dim + d >= params.pairs || first_key + c >= params.tokens {
                     continue;
                 }
                 let second = min(1u, params.pairs - 1 - first_dim - d);
@@ -114,8 +117,8 @@ fn main(
                 var k1 = vec4f();
                 var v0 = vec4f();
                 var v1 = vec4f();
-                for (var r = 0u; r < ROWS; r++) {
-                    let at = q_first + min(first_row + r, last) * q_stride + first_dim + d;
+                for (var r = 0u; r < rows; r++) {
+                    let at = q_first + (first_row + r) * q_stride + first_dim + d;
                     let query = vec4f(q[at], q[at + second]);
                     let gradient = vec4f(d_output[at], d_output[at + second]);
                     k0 += slopes[c * ROWS + r] * query;

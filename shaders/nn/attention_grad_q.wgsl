@@ -70,11 +70,16 @@ fn main(
         }
     }
     workgroupBarrier();
-    for (var first_key = 0u; first_key < min(first_row + ROWS, params.tokens); first_key += KEYS) {
+    let end = min(first_row + ROWS, params.tokens);
+    for (var first_key = 0u; first_key < end; first_key += KEYS) {
+        let keys = min(end - first_key, KEYS);
         // 4 queries × 2 keys at a time.
         for (var e = lane; e < ROWS / 4 * (KEYS / 2); e += LANES) {
             let r = e / (KEYS / 2) * 4;
             let c = e % (KEYS / 2) * 2;
+            if first_row + r >= end || c >= keys {
+                continue;
+            }
             let row = vec4u(first_row + r) + vec4u(0, 1, 2, 3);
             let key = vec2u(first_key + c) + vec2u(0, 1);
             let q_at = q_first + min(row, vec4u(last)) * q_stride;
@@ -117,7 +122,7 @@ fn main(
         for (var e = lane; e < ROWS / 4 * (DIMS / 2); e += LANES) {
             let r = e / (DIMS / 2) * 4;
             let d = e % (DIMS / 2) * 2;
-            if first_dim + d >= params.pairs {
+            if first_dim + d >= params.pairs || first_row + r >= end {
                 continue;
             }
             let k_at = kv_first + first_dim + d;
@@ -126,8 +131,8 @@ fn main(
             var s1 = vec4f();
             var s2 = vec4f();
             var s3 = vec4f();
-            for (var c = 0u; c < KEYS; c++) {
-                let at = k_at + min(first_key + c, last) * kv_stride;
+            for (var c = 0u; c < keys; c++) {
+                let at = k_at + (first_key + c) * kv_stride;
                 let value = vec4f(k[at], k[at + second]);
                 s0 += slopes[r * KEYS + c] * value;
                 s1 += slopes[(r + 1) * KEYS + c] * value;

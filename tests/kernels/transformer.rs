@@ -600,9 +600,9 @@ pub static SPECS: &[Spec] = &[
         ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
     ]),
     spec!(nn / attention_grad_kv, ATTENDED 0..3, show_attention, FUNCTIONS_BOUND, [
-        ("earlier tokens' queries seen", "(key.xxyy <= row.xyxy)", "(row.xyxy < vec4u(params.tokens))"),
+        ("earlier tokens' queries seen", "(key.xxyy <= row.xyxy)", "(row.xyxy >= vec4u())"),
         ("the token itself unseen", "(key.xxyy <= row.xyxy)", "(key.xxyy < row.xyxy)"),
-        ("queries past the end", "(row.xyxy < vec4u(params.tokens))", "(row.xyxy >= vec4u())"),
+        ("the last query dropped", "r < rows;", "r + 1 < rows;"),
         ("other segments seen", "(key_segment.xxyy == row_segment.xyxy)", "(key_segment.xxyy >= vec4i())"),
         ("padding seen", "(row_segment.xyxy != vec4i())", "(row_segment.xyxy >= vec4i())"),
         ("the score's scale never", "params.scale * s - log_sum", "s - log_sum"),

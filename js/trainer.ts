@@ -1,4 +1,5 @@
 import { type RawGpu, type RawPlan, RawTrainer } from "./wasm/lora_webgpu.js";
+import { compileAhead } from "./adopt.js";
 import { bind, checkOptions, disposable, finite, float32Array, integer, numbers, seedNumber, show, unwrap } from "./check.js";
 import { Checkpoints } from "./checkpoints.js";
 import { LoraError } from "./error.js";
@@ -172,8 +173,10 @@ export class Trainer {
       const before = this.#raw.attempts();
       this.#kept ??= await this.saveState();
       const { submitted, tokens } = await this.#submit(batches);
+      const recorded = this.#record(before, 0, tokens, began); // asked for before the submit is known to have gone well
+      recorded.catch(() => {}); // awaited below
       await submitted;
-      const record = await this.#record(before, 0, tokens, began);
+      const record = await recorded;
       if (!record) throw new LoraError("device-lost", "the step left no record");
       return record;
     });
@@ -466,13 +469,16 @@ export class Trainer {
     let tokens = 0;
     const only = batches.length === 1 ? batches[0] : undefined;
     const whole = only && this.#load(only);
-    if (whole) tokens = whole.tokens;
-    else {
+    if (whole) {
+      tokens = whole.tokens;
+      await this.#compile(whole.plan);
+    } else {
       // Gradients and totals start from zero, so that a window which a bad batch ended leaves nothing behind.
       await this.#raw.beginWindow();
       for (const batch of batches) {
         const loaded = this.#load(batch);
         tokens += loaded.tokens;
+        await this.#compile(loaded.plan);
         const submitted = this.#raw.microStep(loaded.plan) as Promise<unknown>;
         loaded.plan.free();
         await submitted; // no update where a part of it failed
@@ -485,6 +491,11 @@ export class Trainer {
     if (place && this.#raw.attempts() > before) this.#place = place;
     submitted.catch(() => {}); // the caller's to await
     return { submitted, tokens };
+  }
+
+  /** Has the browser make the pipelines that the first step of a plan would wait for. */
+  async #compile(plan: RawPlan): Promise<void> {
+    if (plan.missing() > 0) await compileAhead(this.#gpu.device, (keep) => void plan.compile(keep));
   }
 
   async #record(from: number, epoch: number, tokens: number, began: number): Promise<StepRecord | undefined> {

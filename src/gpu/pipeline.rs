@@ -83,12 +83,18 @@ impl Pipelines {
         })
     }
 
-    /// Compiles what of `kernels` is not yet, and keeps it or, with the browser asked for pipelines ahead of their use, drops it
-    /// again: then the page's own call has what the browser made of it. Returns how many there were.
-    pub fn compile_missing(&mut self, gpu: &Gpu, kernels: impl Iterator<Item = &'static Kernel>, keep: bool) -> usize {
+    /// Those of `kernels` that are not compiled, each once.
+    pub fn missing(&self, kernels: impl Iterator<Item = &'static Kernel>) -> Vec<&'static Kernel> {
         let mut missing: Vec<_> = kernels.filter(|kernel| !self.compiled.contains_key(kernel.name)).collect();
         missing.sort_by_key(|kernel| kernel.name);
         missing.dedup_by_key(|kernel| kernel.name);
+        missing
+    }
+
+    /// Compiles what of `kernels` is not yet, and keeps it or, with the browser asked for pipelines ahead of their use, drops it
+    /// again: then the page's own call has what the browser made of it. Returns how many there were.
+    pub fn compile_missing(&mut self, gpu: &Gpu, kernels: impl Iterator<Item = &'static Kernel>, keep: bool) -> usize {
+        let missing = self.missing(kernels);
         for kernel in &missing {
             if keep {
                 self.compile(gpu, kernel);

@@ -23,6 +23,12 @@ enum Op {
     Zero(Tensor),
 }
 
+impl Op {
+    fn kernel(&self) -> Option<&'static Kernel> {
+        if let Op::Dispatch { kernel, .. } = self { Some(*kernel) } else { None }
+    }
+}
+
 /// What the operations are for WebGPU.
 struct ResolvedOps {
     /// The device's when they were looked up.
@@ -155,14 +161,20 @@ impl Recording {
         self.compile_missing(true)
     }
 
+    /// How many of its kernels are not compiled yet.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) fn missing_kernels(&self) -> usize {
+        self.gpu.0.pipelines.borrow().missing(self.ops.borrow().iter().filter_map(Op::kernel)).len()
+    }
+
     pub(crate) fn compile_missing(&self, keep: bool) -> Result<usize> {
         self.gpu.check_alive()?;
         let ops = self.ops.borrow();
-        let kernels =
-            ops.iter().filter_map(|op| if let Op::Dispatch { kernel, .. } = op { Some(*kernel) } else { None });
+        let kernels = ops.iter().filter_map(Op::kernel);
         let scope = self.gpu.scope();
         let count = self.gpu.0.pipelines.borrow_mut().compile_missing(&self.gpu, kernels, keep);
-        super::tensor::detach(async move { drop(scope.close("compile").await) });
+        let outcome = scope.close("compile"); // in this turn
+        super::tensor::detach(async move { drop(outcome.await) });
         Ok(count)
     }
 

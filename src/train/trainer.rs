@@ -400,6 +400,12 @@ impl Plan {
         self.activations.destroy();
     }
 
+    /// How many kernels its steps need that are not compiled yet.
+    #[cfg(target_arch = "wasm32")]
+    pub fn missing_kernels(&self) -> usize {
+        self.step.missing_kernels() + self.micro_step.missing_kernels()
+    }
+
     /// Compiles what its steps need; returns how many kernels.
     #[cfg(target_arch = "wasm32")]
     pub fn compile_missing(&self, keep: bool) -> Result<usize> {

@@ -683,6 +683,11 @@ impl RawPlan {
         write(&self.0.x, x)
     }
 
+    /// Kernels of its steps that are not compiled yet.
+    pub fn missing(&self) -> usize {
+        self.0.missing_kernels()
+    }
+
     /// As `RawRecording::compile`.
     pub fn compile(&self, keep: bool) -> Result<usize> {
         Ok(self.0.compile_missing(keep)?)

@@ -60,6 +60,28 @@ inPage("records come every logEvery steps and at the end, and the loss falls", a
   assert.ok(alive, "the adapters outlive the trainer");
 });
 
+inPage("a trainer's pipelines are made ahead of its first step, side by side", async () => {
+  const gpu = await Gpu.request();
+  const { createComputePipeline, createComputePipelineAsync } = gpu.device;
+  let [inTurn, ahead] = [0, 0];
+  gpu.device.createComputePipeline = (...args) => (inTurn++, createComputePipeline.apply(gpu.device, args));
+  gpu.device.createComputePipelineAsync = (...args) => (ahead++, createComputePipelineAsync.apply(gpu.device, args));
+  const layer = new LoraLinear(gpu, { weight: numbers(15, 1), inFeatures: 5, outFeatures: 3, rank: 2 });
+  const trainer = new Trainer(gpu, { layers: [layer], loss: mse(), optimizer: adamw({ lr: 0.01 }) });
+  await trainer.saveState(); // moves the adapter into the optimizer's arena, which compiles a copy
+  const before = inTurn;
+  await trainer.step({ x: numbers(10, 2), target: numbers(6, 3) });
+  const first = [inTurn - before, ahead];
+  await trainer.step({ x: numbers(10, 2), target: numbers(6, 3) });
+  const second = [inTurn - before, ahead];
+  gpu.dispose();
+  return { first, second };
+}, ({ first, second }) => {
+  assert.equal(first[0], 0, "none was made in turn");
+  assert.ok(first[1] > 5, `${first[1]} were made ahead`);
+  assert.deepEqual(second, first, "a second step makes none");
+});
+
 inPage("gradient accumulation over two halves is the step of the whole", async () => {
   const whole = batches[0];
   const half = (array, i) => array.slice((i * array.length) / 2, ((i + 1) * array.length) / 2);

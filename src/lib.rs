@@ -15,7 +15,7 @@ mod train;
 #[cfg(target_arch = "wasm32")]
 mod web;
 
-pub use base::FrozenLinear;
+pub use base::{FrozenLinear, FrozenLoader, Packing, WeightKind, pack};
 pub use error::{Error, Result};
 pub use gpu::{DType, Gpu, GpuRequest, Memory, Profile, Recording, Stats, Submission, Tensor};
 pub use lora::{Adapter, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Trained};

@@ -210,6 +210,11 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
     let dropout = |x: &Tensor, state: &Tensor, window: &Tensor, output: &Tensor| {
         lora::dropout::record(&rec, x, state, window, output, mask, false)
     };
+    let frozen = FrozenLinear::new(&gpu, 5, 4, &[1.0; 20], None).unwrap();
+    let rows = frozen.kernel_rows().remove(0);
+    let more = base::Rows { first: 1, ..rows.clone() };
+    let biases = [t(&[4]), t(&[5])];
+    let bias = |len: usize, first| Some(base::Bias { bias: &biases[len - 4], first });
     let cases: Vec<(&str, Result<()>, &str)> = vec![
         ("dropout", dropout(&t(&[6]), &t(&[8]), &t(&[4]), &t(&[6])), "x"),
         ("dropout", dropout(&t(&[2, 3]), &t(&[7]), &t(&[4]), &t(&[2, 3])), "state"),
@@ -238,15 +243,20 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
         ("grad_a", lora::grad_a::record(&rec, &t(&[3, 2]), &t(&[2, 4]), &t(&[2, 4]), 1.0), "x"),
         ("input_grad", lora::input_grad::record(&rec, &t(&[2, 4]), &t(&[3, 1]), &t(&[3, 4]), 1.0), "dh"),
         ("input_grad", lora::input_grad::record(&rec, &t(&[2, 4]), &t(&[3, 2]), &t(&[4, 3]), 1.0), "d_input"),
-        ("linear_f32", base::linear_f32::record(&rec, &t(&[5, 4]), None, &t(&[3, 5]), &t(&[3, 5])), "x"),
-        ("linear_f32", base::linear_f32::record(&rec, &t(&[5, 4]), Some(&t(&[4])), &t(&[3, 4]), &t(&[3, 5])), "bias"),
-        ("linear_f32", base::linear_f32::record(&rec, &t(&[5, 4]), None, &t(&[3, 4]), &t(&[2, 5])), "output"),
-        ("linear_f32_gemv", base::linear_f32_gemv::record(&rec, &t(&[5, 4]), None, &t(&[3, 4]), &t(&[3, 5])), "x"),
-        ("linear_f32_vec4", base::linear_f32_vec4::record(&rec, &t(&[5, 6]), None, &t(&[3, 6]), &t(&[3, 5])), "weight"),
-        ("linear_f32_t", base::linear_f32_t::record(&rec, &t(&[5, 4]), &t(&[3, 4]), &t(&[3, 4])), "d_output"),
-        ("linear_f32_t", base::linear_f32_t::record(&rec, &t(&[5, 4]), &t(&[3, 5]), &t(&[3, 5])), "d_input"),
-        ("linear_f32_t_gemv", base::linear_f32_t_gemv::record(&rec, &t(&[5, 4]), &t(&[3, 5]), &t(&[3, 4])), "d_output"),
-        ("linear_f32_t_vec4", base::linear_f32_t_vec4::record(&rec, &t(&[6, 4]), &t(&[3, 6]), &t(&[3, 4])), "weight"),
+        ("linear", frozen.forward(&rec, &t(&[3, 5]), &t(&[3, 5])), "x"),
+        ("linear", frozen.forward(&rec, &t(&[3, 4]), &t(&[2, 5])), "output"),
+        ("linear", base::linear::record(&rec, &rows, bias(4, 0), &t(&[3, 4]), &t(&[3, 5]), 0), "bias"),
+        ("linear", base::linear::record(&rec, &rows, bias(5, 1), &t(&[3, 4]), &t(&[3, 5]), 0), "bias"),
+        ("linear", base::linear::record(&rec, &rows, None, &t(&[3, 4]), &t(&[3, 6]), 2), "output"),
+        ("linear", base::linear::record(&rec, &more, None, &t(&[3, 4]), &t(&[3, 6]), 0), "rows"),
+        ("linear_vec4", base::linear_vec4::record(&rec, &rows, None, &t(&[3, 5]), &t(&[3, 5]), 0), "x"),
+        ("linear_gemv", base::linear_gemv::record(&rec, &rows, None, &t(&[3, 4]), &t(&[3, 5]), 0), "output"),
+        ("linear_t", frozen.backward_input(&rec, &t(&[3, 4]), &t(&[3, 4])), "d_output"),
+        ("linear_t", frozen.backward_input(&rec, &t(&[3, 5]), &t(&[3, 5])), "d_input"),
+        ("linear_t_vec4", base::linear_t_vec4::record(&rec, &rows, &t(&[3, 5]), &t(&[3, 4]), 1, false), "d_output"),
+        ("linear_t_gemv", base::linear_t_gemv::record(&rec, &rows, &t(&[3, 5]), &t(&[3, 4]), 0, false), "d_output"),
+        ("rows", base::rows::record(&rec, &rows, &labels(2), &t(&[3, 4]), 0, 5), "ids"),
+        ("row_squares", base::row_squares::record(&rec, &rows, &t(&[5]), 1), "squares"),
         ("mse", mse(&t(&[3, 5]), &t(&[5, 3]), &t(&[3, 5]), &t(&[2])), "targets"),
         ("mse", mse(&t(&[3, 5]), &t(&[3, 5]), &t(&[15]), &t(&[2])), "d_output"),
         ("mse", mse(&t(&[3, 5]), &t(&[3, 5]), &t(&[3, 5]), &t(&[1])), "totals"),
@@ -368,8 +378,9 @@ async fn floats_and_integers_are_not_confused() {
     wrong("integer targets", bce, words("bits", "float32", "int32"));
     let written = nn::activation::record(&rec, Activation::Relu, &logits, &integers("output", &[3, 5]));
     wrong("an integer output", written, words("output", "float32", "int32"));
-    let (base, x, y) = (floats("W", &[5, 4]), integers("x", &[3, 4]), floats("y", &[3, 5]));
-    wrong("an integer input", base::linear_f32::record(&rec, &base, None, &x, &y), words("x", "float32", "int32"));
+    let base = FrozenLinear::from_tensors(floats("W", &[5, 4]), None).unwrap();
+    let (x, y) = (integers("x", &[3, 4]), floats("y", &[3, 5]));
+    wrong("an integer input", base.forward(&rec, &x, &y), words("x", "float32", "int32"));
     wrong("a write", integers("labels", &[2]).write(&[1.0; 2]), words("labels", "float32", "int32"));
     wrong("a write", floats("x", &[2]).write_integers(&[1; 2]), words("x", "int32", "float32"));
     for smoothing in [-0.1, 1.1, f32::NAN, f32::INFINITY] {

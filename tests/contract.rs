@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lora_webgpu::kernels::{ALL, Access, Kernel};
+use lora_webgpu::kernels::{Access, Kernel, all};
 use naga::back::pipeline_constants::process_overrides;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ScalarKind, StorageAccess, TypeInner};
@@ -46,28 +46,57 @@ fn words(text: &str) -> BTreeSet<&str> {
 fn a_kernel_has_one_name_everywhere() {
     let shaders = names("shaders", ".wgsl");
     assert!(!shaders.is_empty());
-    assert_eq!(names("src/kernels", ".rs"), shaders, "each shader has its Rust file, and no file is without one");
-    let listed: BTreeSet<String> = ALL.iter().map(|kernel| kernel.name.to_string()).collect();
-    assert_eq!(listed, shaders, "kernels::ALL");
-    assert_eq!(ALL.len(), shaders.len(), "kernels::ALL lists none twice");
+    // A kernel of two files is a product of the base with a layout of its weight: the first has no Rust file of its own.
+    let used: BTreeSet<String> = all().flat_map(files_of).collect();
+    assert_eq!(used, shaders, "kernels::all() uses every shader");
+    let with_rust: BTreeSet<String> = all().map(|kernel| files_of(kernel).pop().unwrap()).collect();
+    assert_eq!(names("src/kernels", ".rs"), with_rust, "each shader has its Rust file, and no file is without one");
+    let listed: BTreeSet<&str> = all().map(|kernel| kernel.name).collect();
+    assert_eq!(all().count(), listed.len(), "kernels::all() lists none twice");
     let (tests, docs) = (text("tests/kernels.rs"), text("docs/numerics.md"));
     for name in &shaders {
         let (group, kernel) = name.split_once('/').unwrap();
         let function = format!("pub fn {kernel}(");
         assert!(text(&format!("tests/reference/{group}.rs")).contains(&function), "{name} has no reference");
-        assert!(words(&tests).contains(kernel), "{name} has no tests");
+        let tested = kernel.strip_prefix("weight_").unwrap_or(kernel);
+        assert!(words(&tests).contains(tested), "{name} has no tests");
+    }
+    for name in &listed {
         assert!(docs.contains(&format!("| `{name}` |")), "{name} is not in docs/numerics.md: write it again");
     }
-    assert_eq!(docs.matches("\n| `").count(), shaders.len(), "docs/numerics.md has kernels that are no more");
+    assert_eq!(docs.matches("\n| `").count(), listed.len(), "docs/numerics.md has kernels that are no more");
+}
+
+/// The files whose texts, joined, are the kernel's: of `base/linear_f16` they are `base/weight_f16` and `base/linear`.
+fn files_of(kernel: &Kernel) -> Vec<String> {
+    let files = match kernel.source {
+        [_] => vec![kernel.name.to_string()],
+        _ => {
+            let layouts = names("shaders", ".wgsl").into_iter().filter_map(|name| {
+                let layout = format!("_{}", name.strip_prefix("base/weight_")?);
+                Some((name.clone(), kernel.name.strip_suffix(&layout)?.to_string()))
+            });
+            let (weight, product) = layouts.min_by_key(|(_, product)| product.len()).expect(kernel.name);
+            vec![weight, product]
+        }
+    };
+    let texts: Vec<String> = files.iter().map(|name| text(&format!("shaders/{name}.wgsl"))).collect();
+    assert_eq!(kernel.source, texts, "{}", kernel.name);
+    files
+}
+
+/// The Rust file of its last shader.
+fn rust_of(kernel: &Kernel) -> String {
+    text(&format!("src/kernels/{}.rs", files_of(kernel).pop().unwrap()))
 }
 
 fn parse(kernel: &Kernel) -> (Module, ModuleInfo) {
-    assert_eq!(kernel.source, text(&format!("shaders/{}.wgsl", kernel.name)));
-    let module = naga::front::wgsl::parse_str(kernel.source)
-        .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(kernel.source, kernel.name)));
-    let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
+    let source = kernel.text();
+    let module = naga::front::wgsl::parse_str(&source)
+        .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(&source, kernel.name)));
+    let info = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32) // unpack2x16float: core WebGPU
         .validate(&module)
-        .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(kernel.source, kernel.name)));
+        .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(&source, kernel.name)));
     (module, info)
 }
 
@@ -83,9 +112,9 @@ fn rust_params(rust: &str) -> Vec<(String, String)> {
 
 #[test]
 fn the_params_struct_is_laid_out_alike_in_rust_and_wgsl() {
-    for kernel in ALL {
+    for kernel in all() {
         let (module, _) = parse(kernel);
-        let rust = rust_params(&text(&format!("src/kernels/{}.rs", kernel.name)));
+        let rust = rust_params(&rust_of(kernel));
         let (_, params) = module.global_variables.iter().find(|(_, v)| v.space == AddressSpace::Uniform).unwrap();
         let TypeInner::Struct { members, span } = &module.types[params.ty].inner else {
             panic!("{}: params is no struct", kernel.name)
@@ -120,7 +149,7 @@ fn elements(module: &Module, array: naga::Handle<naga::Type>) -> Option<ScalarKi
 
 #[test]
 fn bindings_agree_in_order_name_access_and_elements() {
-    for kernel in ALL {
+    for kernel in all() {
         let (module, _) = parse(kernel);
         let bound: BTreeMap<u32, (&str, AddressSpace)> = module
             .global_variables
@@ -137,7 +166,7 @@ fn bindings_agree_in_order_name_access_and_elements() {
             .buffers
             .iter()
             .map(|(name, access)| match access {
-                Access::Read | Access::ReadInt => (*name, storage(StorageAccess::LOAD)),
+                Access::Read | Access::ReadInt | Access::ReadWords => (*name, storage(StorageAccess::LOAD)),
                 Access::Write | Access::WriteInt => (*name, storage(read_write)),
             })
             .chain([("params", AddressSpace::Uniform)])
@@ -150,13 +179,17 @@ fn bindings_agree_in_order_name_access_and_elements() {
         for (_, variable) in module.global_variables.iter() {
             let name = variable.name.as_deref().unwrap();
             let Some((_, access)) = kernel.buffers.iter().find(|(buffer, _)| *buffer == name) else { continue };
-            let expected = if access.is_int() { ScalarKind::Sint } else { ScalarKind::Float };
+            let expected = match access {
+                Access::Read | Access::Write => ScalarKind::Float,
+                Access::ReadInt | Access::WriteInt => ScalarKind::Sint,
+                Access::ReadWords => ScalarKind::Uint,
+            };
             if let Some(found) = elements(&module, variable.ty) {
                 assert_eq!(found, expected, "{}: elements of {name}", kernel.name);
             }
         }
         // House rule 3: the shape stands beside every array.
-        for line in kernel.source.lines().filter(|line| line.contains("var<storage") && line.contains("array<")) {
+        for line in kernel.text().lines().filter(|line| line.contains("var<storage") && line.contains("array<")) {
             assert!(line.contains("; // ["), "{}: no shape beside «{line}»", kernel.name);
         }
     }
@@ -168,14 +201,14 @@ fn declared(kernel: &Kernel, keyword: &str) -> BTreeMap<String, u32> {
         let (name, value) = line.strip_prefix(keyword)?.trim().split_once(": u32 = ")?;
         Some((name.to_string(), value.split(';').next()?.parse().ok()?))
     };
-    kernel.source.lines().filter_map(parse).collect()
+    kernel.text().lines().filter_map(parse).collect()
 }
 
 #[test]
 fn constants_are_the_same_numbers_in_rust_and_wgsl() {
     // How Rust counts workgroups that take as many elements as there are.
     const RUST_ALONE: &[(&str, &str)] = &[("lora/find_non_finite", "ELEMENTS"), ("optim/grad_norm", "ELEMENTS")];
-    for kernel in ALL {
+    for kernel in all() {
         let name = kernel.name;
         let (module, _) = parse(kernel);
         let overrides = declared(kernel, "override");
@@ -183,10 +216,19 @@ fn constants_are_the_same_numbers_in_rust_and_wgsl() {
         let named = module.overrides.iter().filter(|(_, o)| o.name.is_some()).count();
         assert_eq!(overrides.len(), named, "{name}: overrides are u32 with a default");
         let hardware = kernel.constants.iter().map(|(name, hardware, _)| (name.to_string(), *hardware)).collect();
-        assert_eq!(overrides, hardware, "{name}: overrides and their defaults are Kernel.constants for hardware");
+        // Each layout may have its own; the defaults are those of f32.
+        let values = |map: BTreeMap<String, u32>| match kernel.source.len() == 1 || name.ends_with("_f32") {
+            true => map,
+            false => map.into_keys().map(|name| (name, 0)).collect(),
+        };
+        assert_eq!(
+            values(overrides),
+            values(hardware),
+            "{name}: overrides and their defaults are Kernel.constants for hardware"
+        );
 
         let constants = declared(kernel, "const");
-        let rust = text(&format!("src/kernels/{name}.rs"));
+        let rust = rust_of(kernel);
         for line in rust.lines().filter_map(|line| line.strip_prefix("const ")) {
             let (constant, value) = line.trim_end_matches(';').split_once(": usize = ").expect(line);
             if !RUST_ALONE.contains(&(name, constant)) {
@@ -198,7 +240,7 @@ fn constants_are_the_same_numbers_in_rust_and_wgsl() {
 
 #[test]
 fn workgroups_fit_every_device_on_hardware_and_software() {
-    for kernel in ALL {
+    for kernel in all() {
         let (module, info) = parse(kernel);
         for hardware in [true, false] {
             let value = |(name, h, s): &(&str, u32, u32)| (name.to_string(), f64::from(if hardware { *h } else { *s }));
@@ -221,8 +263,8 @@ fn workgroups_fit_every_device_on_hardware_and_software() {
 
 #[test]
 fn shared_structs_are_the_same_in_every_shader() {
-    let state = |kernel: &&Kernel| Some(kernel.source.split_once("struct State {")?.1.split_once('}')?.0);
-    let states: BTreeSet<&str> = ALL.iter().filter_map(state).collect();
+    let state = |kernel: &Kernel| Some(kernel.text().split_once("struct State {")?.1.split_once('}')?.0.to_string());
+    let states: BTreeSet<String> = all().filter_map(state).collect();
     assert_eq!(states.len(), 1);
 }
 

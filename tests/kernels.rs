@@ -1,5 +1,9 @@
 //! Every kernel against its f64 reference, over awkward shapes, repeated, and with its shader made wrong on purpose.
 
+#[path = "kernels/base.rs"]
+mod base;
+#[path = "kernels/base_file.rs"]
+mod base_file;
 #[path = "kernels/cases.rs"]
 mod cases;
 mod common;
@@ -14,41 +18,67 @@ mod transformer;
 use cases::{Case, Spec};
 use common::tolerance::{Worst, compare};
 use common::{PROFILES, Rng, bits, fresh_gpu, gpu_as};
-use lora_webgpu::kernels::ALL;
+use lora_webgpu::kernels::all;
 use lora_webgpu::{Gpu, Recording, Tensor};
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
 
 wasm_bindgen_test_configure!(run_in_browser);
 
-/// The tests that each kernel has.
+/// The tests of the kernel NAME.
+macro_rules! tests {
+    () => {
+        #[wasm_bindgen_test(unsupported = pollster::test)]
+        async fn agrees_with_the_reference_over_awkward_shapes() {
+            agrees(spec(NAME)).await;
+        }
+
+        #[wasm_bindgen_test(unsupported = pollster::test)]
+        async fn gives_the_same_bits_twenty_times() {
+            repeats(spec(NAME)).await;
+        }
+
+        #[wasm_bindgen_test(unsupported = pollster::test)]
+        async fn is_caught_when_its_shader_is_wrong() {
+            mutations_are_caught(spec(NAME)).await;
+        }
+    };
+}
+
 macro_rules! kernels {
     ($($group:ident: $($kernel:ident)*;)*) => {$($(
         mod $kernel {
             use super::*;
 
             const NAME: &str = concat!(stringify!($group), "/", stringify!($kernel));
-
-            #[wasm_bindgen_test(unsupported = pollster::test)]
-            async fn agrees_with_the_reference_over_awkward_shapes() {
-                agrees(spec(NAME)).await;
-            }
-
-            #[wasm_bindgen_test(unsupported = pollster::test)]
-            async fn gives_the_same_bits_twenty_times() {
-                repeats(spec(NAME)).await;
-            }
-
-            #[wasm_bindgen_test(unsupported = pollster::test)]
-            async fn is_caught_when_its_shader_is_wrong() {
-                mutations_are_caught(spec(NAME)).await;
-            }
+            tests!();
         }
     )*)*};
 }
 
+/// Products of the base, in each layout of the weight.
+macro_rules! products {
+    ($($product:ident)*) => {$(
+        mod $product {
+            use super::*;
+
+            products!(@layouts $product: f32 f32_any f16 bf16 ternary q8_0 q4_0 q4_1);
+        }
+    )*};
+    (@layouts $product:ident: $($layout:ident)*) => {$(
+        mod $layout {
+            use super::*;
+
+            const NAME: &str = concat!("base/", stringify!($product), "_", stringify!($layout));
+            tests!();
+        }
+    )*};
+}
+
+products! { linear linear_gemv linear_vec4 linear_t linear_t_gemv linear_t_vec4 rows row_squares }
+
 kernels! {
-    base: linear_f32 linear_f32_gemv linear_f32_t linear_f32_t_gemv linear_f32_t_vec4 linear_f32_vec4;
-    lora: add_scaled bias_add bias_grad dora dora_grad dropout find_non_finite fused_b_add grad_a grad_b grad_dh grad_dh_gemv input_grad merge project_a project_a_gemv project_b row_squares save_activation scale_rows weight_norm;
+    base: absmax_int8 pad_rows;
+    lora: add_scaled bias_add bias_grad dora dora_grad dropout find_non_finite fused_b_add grad_a grad_b grad_dh grad_dh_gemv input_grad merge project_a project_a_gemv project_b save_activation scale_rows weight_norm;
     loss: bce_with_logits cross_entropy lm_head_grad lm_head_loss lm_head_stats mean mse total;
     nn: activation activation_grad add attention attention_grad_kv attention_grad_q attention_step cache_write embedding gated gated_grad;
     nn: norm norm_grad rope sample;
@@ -56,7 +86,7 @@ kernels! {
 }
 
 fn specs() -> impl Iterator<Item = &'static Spec> {
-    cases::SPECS.iter().chain(transformer::SPECS)
+    cases::SPECS.iter().chain(transformer::SPECS).chain(&base::PRODUCTS).chain(base::INPUTS)
 }
 
 fn spec(name: &str) -> &'static Spec {
@@ -126,11 +156,12 @@ async fn mutations_are_caught(spec: &Spec) {
     // In the browser on a software adapter, compiling hardware's large workgroups takes most of a second for each.
     let profiles = if cfg!(target_arch = "wasm32") { &PROFILES[1..] } else { &PROFILES };
     for (what, from, to) in spec.mutations {
-        let found = spec.kernel.source.matches(from).count();
+        let source = spec.kernel.text();
+        let found = source.matches(from).count();
         assert_eq!(found, 1, "{} with {what}: «{from}» must stand in the shader once", spec.kernel.name);
         for &profile in profiles {
             let gpu = fresh_gpu(Some(profile)).await;
-            gpu.replace_shader(spec.kernel.name, spec.kernel.source.replace(from, to));
+            gpu.replace_shader(spec.kernel.name, source.replace(from, to));
             let mut caught = false;
             for i in 0..spec.shapes.len() {
                 let case = spec.at(i);
@@ -149,10 +180,10 @@ async fn mutations_are_caught(spec: &Spec) {
 async fn every_kernel_has_a_case_and_compiles_here() {
     for profile in PROFILES {
         let gpu = fresh_gpu(Some(profile)).await;
-        for kernel in ALL {
+        for kernel in all() {
             run(&gpu, &spec(kernel.name).at(0)).await; // fails where compiling does
         }
-        assert_eq!(gpu.stats().pipelines, ALL.len() as u64, "each kernel's own case must run it");
+        assert_eq!(gpu.stats().pipelines, all().count() as u64, "each kernel's own case must run it");
     }
-    assert_eq!(specs().count(), ALL.len());
+    assert_eq!(specs().count(), all().count());
 }

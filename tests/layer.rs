@@ -60,7 +60,7 @@ fn finite_differences_hold_the_reference_to_1e_6() {
         let (w, bias) = (random(d.out_features * d.in_features), random(d.out_features));
         let (x, targets) = (random(d.tokens * d.in_features), random(d.tokens * d.out_features));
         let output = |a: &[f64], b: &[f64], x: &[f64]| {
-            values(&lora_forward(d, a, b, x, &values(&base::linear_f32(d, &w, Some(&bias), x)), 1.75))
+            values(&lora_forward(d, a, b, x, &values(&base::linear(d, &w, Some(&bias), x)), 1.75))
         };
         let mse = |output: &[f64]| mean_mse(output, &targets);
         let loss = |a: &[f64], b: &[f64], x: &[f64]| mse(&output(a, b, x)).0;
@@ -68,7 +68,7 @@ fn finite_differences_hold_the_reference_to_1e_6() {
         let old = Old {
             d_a: vec![0.0; a.len()],
             d_b: vec![0.0; b.len()],
-            d_input: values(&base::linear_f32_t(d, &w, &d_output)),
+            d_input: values(&base::linear_t(d, &w, &d_output)),
         };
         let gradient = lora_backward(d, &a, &b, &x, &d_output, &old, 1.75);
         assert_gradient("d_output", &output(&a, &b, &x), &d_output, |y| mse(y).0);
@@ -505,7 +505,7 @@ impl Problem {
 
     /// Sums of the base's products and, along the chain, the adapter's.
     fn output(&self, enabled: bool) -> Vec<Sum> {
-        let base = base::linear_f32(self.d, &self.w, self.bias.as_deref(), &self.x_values);
+        let base = base::linear(self.d, &self.w, self.bias.as_deref(), &self.x_values);
         if !enabled {
             return base;
         }
@@ -531,7 +531,7 @@ async fn a_layer_agrees_with_the_reference_with_its_adapter_on_and_off() {
                 rec.submit().await.unwrap();
                 assert_close(&name("output"), &output.read().await.unwrap(), &products(&p.output(enabled)));
 
-                let through_base = base::linear_f32_t(d, &p.w, &p.d_output_values);
+                let through_base = base::linear_t(d, &p.w, &p.d_output_values);
                 let old =
                     Old { d_a: vec![0.0; p.a.len()], d_b: vec![0.0; p.b.len()], d_input: vec![0.0; p.x_values.len()] };
                 let gradient = lora_backward(d, &p.a, &p.b, &p.x_values, &p.d_output_values, &old, SCALE.into());
@@ -751,7 +751,7 @@ async fn train(gpu: &Gpu, kind: OptimizerKind, lr: f64) {
     let start = p.a.iter().chain(&p.b).copied().collect::<Vec<_>>();
     let mut history = vec![start.clone()];
     let (mut parameters, mut moments) = (start, vec![[0.0; 2]; p.a.len() + p.b.len()]);
-    let base = values(&base::linear_f32(d, &p.w, p.bias.as_deref(), &p.x_values));
+    let base = values(&base::linear(d, &p.w, p.bias.as_deref(), &p.x_values));
     for step in 1..=12 {
         let before = gpu.stats();
         rec.submit().await.unwrap();

@@ -62,7 +62,7 @@ fn build_one(gpu: &Gpu, part: &Part, rng: &mut Rng) -> (Module, Step) {
             layer.weight().b.write(&b).unwrap();
             let [w, bias, a, b] = [w, bias, a, b].map(|v| f64s(&v));
             let forward = move |x: &[f64]| {
-                values(&lora_forward(d, &a, &b, x, &values(&base::linear_f32(d, &w, Some(&bias), x)), 1.5))
+                values(&lora_forward(d, &a, &b, x, &values(&base::linear(d, &w, Some(&bias), x)), 1.5))
             };
             (Module::Linear(Rc::new(layer)), Box::new(forward))
         }

@@ -312,13 +312,13 @@ async fn golden_peft_mlp() {
                 (trace.tensor(&format!("base.{name}.weight")), trace.tensor(&format!("merged.{name}.weight")));
             for keep in [false, true] {
                 layer.merge(keep).unwrap().await.unwrap();
-                let merged = layer.base().weight().read().await.unwrap();
+                let merged = layer.base().f32_weight().unwrap().read().await.unwrap();
                 assert_within(&format!("{folder} merged {name}"), &merged, golden, 1e-4 * largest(golden));
                 layer.unmerge().unwrap().await.unwrap();
-                let restored = layer.base().weight().read().await.unwrap();
+                let restored = layer.base().f32_weight().unwrap().read().await.unwrap();
                 let rounding = if keep { 0.0 } else { 4e-7 * largest(golden) };
                 assert_within(&format!("{folder} unmerged {name}"), &restored, before, rounding);
-                layer.base().weight().write(before).unwrap();
+                layer.base().f32_weight().unwrap().write(before).unwrap();
             }
         }
         variants += 1;

@@ -1,21 +1,45 @@
-//! The frozen weight under an adapter.
+//! The frozen weight under an adapter, stored as small as it came.
 
-use crate::error::Result;
-use crate::gpu::{Gpu, Recording, Tensor};
-use crate::kernels::base::{linear_f32, linear_f32_t};
+mod kind;
+mod loader;
 
-/// A frozen linear layer `output = x·Wᵀ + bias` with weights in f32. Clones have the same weights.
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+pub use kind::{Packing, WeightKind, pack};
+pub use loader::FrozenLoader;
+
+use crate::error::{Error, Result};
+use crate::gpu::{Gpu, Profile, Recording, Tensor, check_length};
+use crate::kernels::base::{
+    Bias, Rows, absmax_int8, linear, linear_gemv, linear_t, linear_t_gemv, linear_t_vec4, linear_vec4, pad_rows,
+    row_squares, rows,
+};
+
+/// A frozen linear layer `output = x·Wᵀ + bias`. Clones are the same layer.
+///
+/// Weights are stored as [`WeightKind`] says and unpacked in the shader, everything else is f32. A weight larger than the
+/// device's buffers and bindings lies in several buffers.
 #[derive(Clone)]
 pub struct FrozenLinear {
-    weight: Tensor,
+    gpu: Gpu,
+    kind: WeightKind,
+    in_features: usize,
+    out_features: usize,
+    /// In order, one of them except for a weight larger than a binding; with the index of the first row of each.
+    shards: Rc<[(usize, Rows)]>,
     bias: Option<Tensor>,
+    /// `[tokens, ⌈in_features / 4⌉ · 4]`: the input, where it is not used as it is.
+    input: Rc<RefCell<Option<Tensor>>>,
 }
 
 impl FrozenLinear {
-    /// Uploads `weight [out_features, in_features]` and, where there is one, `bias [out_features]`.
+    /// Uploads `weight [out_features, in_features]` in f32 and, where there is one, `bias [out_features]`.
+    /// [`FrozenLoader`] takes the other kinds, and weights piece by piece.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) where a length differs, [`Error::Limit`](crate::Error::Limit) above the device's limits.
+    /// [`Error::Shape`] where a length differs, [`Error::Limit`] above the device's limits.
     pub fn new(
         gpu: &Gpu,
         out_features: usize,
@@ -23,23 +47,40 @@ impl FrozenLinear {
         weight: &[f32],
         bias: Option<&[f32]>,
     ) -> Result<FrozenLinear> {
-        let weight = Tensor::from_slice(gpu, "weight", &[out_features, in_features], weight)?;
-        let bias = bias.map(|bias| Tensor::from_slice(gpu, "bias", &[out_features], bias)).transpose()?;
-        FrozenLinear::from_tensors(weight, bias)
+        let mut loader = FrozenLoader::new(gpu, WeightKind::F32, out_features, in_features)?;
+        check_length("weight", (out_features * in_features) as u64, weight.len())?;
+        if let Some(bias) = bias {
+            loader.set_bias(bias)?;
+        }
+        loader.write(0, bytemuck::cast_slice(weight))?;
+        loader.finish()
     }
 
-    /// A layer over tensors that are on the GPU already.
+    /// A layer in f32 over tensors that are on the GPU already.
     pub fn from_tensors(weight: Tensor, bias: Option<Tensor>) -> Result<FrozenLinear> {
-        let [out_features, _] = weight.matrix("weight")?;
+        let [out_features, in_features] = weight.matrix("weight")?;
         if let Some(bias) = &bias {
             bias.expect_shape("bias", &[out_features])?;
         }
-        Ok(FrozenLinear { weight, bias })
+        let gpu = weight.gpu().clone();
+        let layout = WeightKind::F32.layout(in_features);
+        let rows = Rows { layout, weight, in_features, first: 0, count: out_features, scale: 1.0 };
+        rows.check()?;
+        let input = Rc::default();
+        Ok(FrozenLinear {
+            gpu,
+            kind: WeightKind::F32,
+            in_features,
+            out_features,
+            shards: [(0, rows)].into(),
+            bias,
+            input,
+        })
     }
 
-    /// `W [out_features, in_features]`.
-    pub fn weight(&self) -> &Tensor {
-        &self.weight
+    /// How the weight is stored.
+    pub fn kind(&self) -> WeightKind {
+        self.kind
     }
 
     /// The bias `[out_features]`, if there is one.
@@ -47,41 +88,183 @@ impl FrozenLinear {
         self.bias.as_ref()
     }
 
-    /// The outputs `first .. first + count` alone, without bias: `first` rows must make a multiple of 256 bytes.
-    pub(crate) fn rows(&self, first: usize, count: usize) -> Result<FrozenLinear> {
-        Ok(FrozenLinear { weight: self.weight.rows(first, count)?, bias: None })
-    }
-
     /// Number of columns of `W`.
     pub fn in_features(&self) -> usize {
-        self.weight.shape()[1]
+        self.in_features
     }
 
     /// Number of rows of `W`.
     pub fn out_features(&self) -> usize {
-        self.weight.shape()[0]
+        self.out_features
     }
 
-    /// Records `output = x·Wᵀ + bias`; overwrites `output [tokens, out_features]`.
+    /// Bytes of GPU memory of weight and bias.
+    pub fn bytes(&self) -> u64 {
+        self.shards.iter().map(|(_, rows)| rows.weight.bytes()).chain(self.bias.iter().map(Tensor::bytes)).sum()
+    }
+
+    /// Number of buffers that the weight lies in.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    pub(crate) fn expect_gpu(&self, gpu: &Gpu) -> Result<()> {
+        self.shards.iter().try_for_each(|(_, rows)| rows.weight.expect_gpu(gpu))
+    }
+
+    /// The weight `[out_features, in_features]` where it is in f32 and in one buffer.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where it is not.
+    pub fn f32_weight(&self) -> Result<&Tensor> {
+        match &*self.shards {
+            [(_, rows)] if self.kind == WeightKind::F32 => Ok(&rows.weight),
+            _ => Err(Error::argument("base", "a weight in f32 and one buffer", self.kind.name())),
+        }
+    }
+
+    /// The weight as kernels take it: for tests of single kernels.
+    #[doc(hidden)]
+    pub fn kernel_rows(&self) -> Vec<Rows> {
+        self.shards.iter().map(|(_, rows)| rows.clone()).collect()
+    }
+
+    /// Records `output = x·Wᵀ + bias`: `x [tokens, in_features]`; overwrites `output [tokens, out_features]`.
     pub fn forward(&self, rec: &Recording, x: &Tensor, output: &Tensor) -> Result<()> {
-        linear_f32::record(rec, &self.weight, self.bias.as_ref(), x, output)
+        self.record_forward(rec, 0..self.out_features, self.bias(), x, output)
     }
 
     /// Records `output = x·Wᵀ`.
     pub(crate) fn forward_without_bias(&self, rec: &Recording, x: &Tensor, output: &Tensor) -> Result<()> {
-        linear_f32::record(rec, &self.weight, None, x, output)
+        self.record_forward(rec, 0..self.out_features, None, x, output)
     }
 
-    /// Records `d_input = d_output·W`; overwrites `d_input [tokens, in_features]`.
+    /// Records the columns `rows` of `x·Wᵀ + bias`, those of these rows of W: overwrites `output [tokens, rows]`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a range that is empty or not within `0..out_features`, [`Error::Shape`].
+    pub fn forward_rows(&self, rec: &Recording, rows: Range<usize>, x: &Tensor, output: &Tensor) -> Result<()> {
+        self.record_forward(rec, rows, self.bias(), x, output)
+    }
+
+    /// Records `d_input = d_output·W`: `d_output [tokens, out_features]`; overwrites `d_input [tokens, in_features]`.
     pub fn backward_input(&self, rec: &Recording, d_output: &Tensor, d_input: &Tensor) -> Result<()> {
-        linear_f32_t::record(rec, &self.weight, d_output, d_input)
+        self.backward_input_rows(rec, 0..self.out_features, d_output, d_input, false)
     }
 
-    /// Frees the GPU memory.
+    /// Records `d_input = d_output·W` of these rows of W alone, `d_output [tokens, rows]`, or with `accumulate` adds that to
+    /// `d_input`.
+    ///
+    /// # Errors
+    /// As [`FrozenLinear::forward_rows`].
+    pub fn backward_input_rows(
+        &self,
+        rec: &Recording,
+        rows: Range<usize>,
+        d_output: &Tensor,
+        d_input: &Tensor,
+        accumulate: bool,
+    ) -> Result<()> {
+        let [tokens, _] = d_output.matrix("d_output")?;
+        let parts = self.parts(&rows)?;
+        d_output.expect_shape("d_output", &[tokens, rows.len()])?;
+        d_input.expect_shape("d_input", &[tokens, self.in_features])?;
+        let record = match (tokens, rec.gpu().profile()) {
+            (1, _) => linear_t_gemv::record,
+            (_, Profile::Hardware) => linear_t::record,
+            (_, Profile::Software) => linear_t_vec4::record,
+        };
+        rec.all_or_nothing(|| {
+            for (i, (first, part)) in parts.iter().enumerate() {
+                record(rec, part, d_output, d_input, first - rows.start, accumulate || i > 0)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Records `output[t] = W[ids[t]]`: `ids [tokens]` of integers; overwrites `output [tokens, in_features]`. An id that is
+    /// no row gives NaN.
+    pub fn embed(&self, rec: &Recording, ids: &Tensor, output: &Tensor) -> Result<()> {
+        rec.all_or_nothing(|| {
+            self.shards
+                .iter()
+                .try_for_each(|(first, part)| rows::record(rec, part, ids, output, *first, self.out_features))
+        })
+    }
+
+    /// Records `squares[row] = ‖W[row]‖²`, `squares [out_features]`.
+    pub(crate) fn row_squares(&self, rec: &Recording, squares: &Tensor) -> Result<()> {
+        self.shards.iter().try_for_each(|(first, part)| row_squares::record(rec, part, squares, *first))
+    }
+
+    fn record_forward(
+        &self,
+        rec: &Recording,
+        rows: Range<usize>,
+        bias: Option<&Tensor>,
+        x: &Tensor,
+        output: &Tensor,
+    ) -> Result<()> {
+        let [tokens, _] = x.matrix("x")?;
+        let parts = self.parts(&rows)?;
+        x.expect_shape("x", &[tokens, self.in_features])?;
+        output.expect_shape("output", &[tokens, rows.len()])?;
+        let record = match (tokens, rec.gpu().profile()) {
+            (1, _) => linear_gemv::record,
+            (_, Profile::Hardware) => linear::record,
+            (_, Profile::Software) => linear_vec4::record,
+        };
+        rec.all_or_nothing(|| {
+            let x = self.input(rec, x)?;
+            for (first, part) in &parts {
+                let bias = bias.map(|bias| Bias { bias, first: *first });
+                record(rec, part, bias, &x, output, first - rows.start)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// `x` as kernels take it, in whole vectors of four; with quantised activations, quantised.
+    fn input(&self, rec: &Recording, x: &Tensor) -> Result<Tensor> {
+        let int8 = matches!(self.kind, WeightKind::BitLinear { int8_activations: true, .. });
+        if !int8 && self.in_features.is_multiple_of(4) {
+            return Ok(x.clone());
+        }
+        let [tokens, _] = x.matrix("x")?;
+        let mut slot = self.input.borrow_mut();
+        let input = match slot.as_ref() {
+            Some(input) if input.shape()[0] >= tokens && !input.has_failed() => input.first_rows(tokens)?,
+            _ => {
+                let shape = [tokens, self.in_features.next_multiple_of(4)];
+                slot.insert(Tensor::zeros(&self.gpu, "input", &shape)?).clone()
+            }
+        };
+        match int8 {
+            true => absmax_int8::record(rec, x, &input)?,
+            false => pad_rows::record(rec, x, &input)?,
+        }
+        Ok(input)
+    }
+
+    /// These rows by shards, with the index of the first of each.
+    fn parts(&self, rows: &Range<usize>) -> Result<Vec<(usize, Rows)>> {
+        if rows.is_empty() || rows.end > self.out_features {
+            let expected = format!("a range within 0..{}", self.out_features);
+            return Err(Error::argument("rows", &expected, format!("{}..{}", rows.start, rows.end)));
+        }
+        let part = |(first, shard): &(usize, Rows)| {
+            let start = rows.start.max(*first);
+            let end = rows.end.min(first + shard.count);
+            (start < end).then(|| (start, Rows { first: start - first, count: end - start, ..shard.clone() }))
+        };
+        Ok(self.shards.iter().filter_map(part).collect())
+    }
+
+    /// Frees the GPU memory, for clones too.
     pub fn destroy(&self) {
-        self.weight.destroy();
-        if let Some(bias) = &self.bias {
-            bias.destroy();
+        self.shards.iter().map(|(_, rows)| &rows.weight).chain(&self.bias).for_each(Tensor::destroy);
+        if let Some(input) = self.input.take() {
+            input.destroy_storage();
         }
     }
 }

@@ -12,6 +12,8 @@ pub enum Access {
     Read,
     /// `var<storage, read>` of `i32`
     ReadInt,
+    /// `var<storage, read>` of `u32`: packed weights
+    ReadWords,
     /// `var<storage, read_write>` of floats
     Write,
     /// `var<storage, read_write>` of `i32`
@@ -23,11 +25,6 @@ impl Access {
     pub fn is_write(self) -> bool {
         matches!(self, Access::Write | Access::WriteInt)
     }
-
-    /// Whether the elements are `i32`.
-    pub fn is_int(self) -> bool {
-        matches!(self, Access::ReadInt | Access::WriteInt)
-    }
 }
 
 /// One WGSL compute shader: storage buffers at bindings `0..n`, its `Params` uniform at binding `n`, entry point `main`.
@@ -35,8 +32,8 @@ impl Access {
 pub struct Kernel {
     /// `group/name`, as its file under `shaders/`.
     pub name: &'static str,
-    /// The WGSL text.
-    pub source: &'static str,
+    /// The WGSL text, in pieces that follow one another: its own file, where other kernels share a part of it after theirs.
+    pub source: &'static [&'static str],
     /// Name and access of each storage buffer, in binding order.
     pub buffers: &'static [(&'static str, Access)],
     /// Pipeline-overridable constants, workgroup sizes and tiles: name, value on hardware, value on a software adapter,
@@ -47,6 +44,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// The whole WGSL text.
+    pub fn text(&self) -> String {
+        self.source.concat()
+    }
+
     /// The value of an overridable constant on this device.
     pub(crate) fn constant(&self, gpu: &Gpu, name: &str) -> usize {
         let found = self.constants.iter().find(|c| c.0 == name);
@@ -79,7 +81,7 @@ impl Pipelines {
     pub fn compile(&mut self, gpu: &Gpu, kernel: &'static Kernel) -> &Pipeline {
         self.compiled.entry(kernel.name).or_insert_with(|| {
             gpu.count(|s| s.pipelines += 1);
-            compile(gpu, kernel, self.replaced.get(kernel.name).map_or(kernel.source, String::as_str))
+            compile(gpu, kernel, self.replaced.get(kernel.name).cloned().unwrap_or_else(|| kernel.text()))
         })
     }
 
@@ -99,7 +101,7 @@ impl Pipelines {
             if keep {
                 self.compile(gpu, kernel);
             } else {
-                compile(gpu, kernel, self.replaced.get(kernel.name).map_or(kernel.source, String::as_str));
+                compile(gpu, kernel, self.replaced.get(kernel.name).cloned().unwrap_or_else(|| kernel.text()));
             }
         }
         missing.len()
@@ -152,7 +154,7 @@ impl Pipelines {
     }
 }
 
-fn compile(gpu: &Gpu, kernel: &'static Kernel, source: &str) -> Pipeline {
+fn compile(gpu: &Gpu, kernel: &'static Kernel, source: String) -> Pipeline {
     let storage = |access: Access| wgpu::BindingType::Buffer {
         ty: wgpu::BufferBindingType::Storage { read_only: !access.is_write() },
         has_dynamic_offset: false,

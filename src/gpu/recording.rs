@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::device::Gpu;
-use super::pipeline::Kernel;
+use super::pipeline::{Access, Kernel};
 use super::tensor::{DType, Place, Tensor, expect_usage};
 use crate::error::{Error, Result};
 
@@ -130,7 +130,11 @@ impl Recording {
         debug_assert_eq!(size_of::<P>(), kernel.params_size, "{}", kernel.name);
         for (tensor, (_, access)) in tensors.iter().zip(kernel.buffers) {
             self.check(tensor)?;
-            tensor.expect_dtype(if access.is_int() { DType::I32 } else { DType::F32 })?;
+            tensor.expect_dtype(match access {
+                Access::Read | Access::Write => DType::F32,
+                Access::ReadInt | Access::WriteInt => DType::I32,
+                Access::ReadWords => DType::U32,
+            })?;
         }
         check_aliases(kernel, tensors)?;
         self.ops.borrow_mut().push(Op::Dispatch {

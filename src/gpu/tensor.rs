@@ -20,6 +20,8 @@ pub enum DType {
     F32,
     /// 32-bit signed integers: class labels, token ids.
     I32,
+    /// 32-bit words in which narrower numbers are packed.
+    U32,
 }
 
 /// A row-major tensor of 32-bit elements in GPU memory. Clones are the same tensor.
@@ -262,6 +264,12 @@ impl Tensor {
         Ok(tensor)
     }
 
+    /// A tensor of packed words, zeros.
+    pub(crate) fn words(gpu: &Gpu, label: &str, shape: &[usize]) -> Result<Tensor> {
+        let storage = Storage::new(gpu, label, 4 * elements(label, shape)?)?;
+        Ok(Tensor::typed_view(gpu, label, DType::U32, shape, &storage, 0))
+    }
+
     /// A tensor in a buffer of the same device that others made, from `byte_offset` on. It is used in place and never
     /// destroyed here. It needs the usage `STORAGE`, to be read `COPY_SRC`, to be written or zeroed `COPY_DST`.
     ///
@@ -454,17 +462,6 @@ impl Tensor {
         self.prefix(&[self.len() / columns, columns])
     }
 
-    /// Rows of a matrix from `first` on, in the same place; they must begin at a multiple of 256 bytes.
-    pub(crate) fn rows(&self, first: usize, count: usize) -> Result<Tensor> {
-        let [rows, columns] = self.matrix("tensor")?;
-        let Place { storage, offset } = self.place()?;
-        let start = 4 * (first * columns) as u64;
-        if first + count > rows || !start.is_multiple_of(ALIGN) {
-            return Err(Error::shape(self.label(), format!("rows {first} to {}", first + count), show(self.shape())));
-        }
-        Ok(Tensor::typed_view(self.gpu(), self.label(), self.dtype(), &[count, columns], &storage, offset + start))
-    }
-
     /// A vector as a matrix of one column, in the same place.
     pub(crate) fn as_column(&self) -> Result<Tensor> {
         let place = self.place()?;
@@ -496,7 +493,11 @@ impl Tensor {
         if self.dtype() == expected {
             return Ok(());
         }
-        let name = |dtype| if dtype == DType::F32 { "float32" } else { "int32" };
+        let name = |dtype| match dtype {
+            DType::F32 => "float32",
+            DType::I32 => "int32",
+            DType::U32 => "packed words",
+        };
         Err(Error::argument(self.label(), name(expected), name(self.dtype())))
     }
 
@@ -520,6 +521,14 @@ impl Tensor {
         self.write_bytes(DType::I32, data.len(), bytemuck::cast_slice(data))
     }
 
+    /// Overwrites what lies from `byte_offset` on; both it and the length are multiples of 4 and within the tensor.
+    pub(crate) fn write_at(&self, byte_offset: u64, data: &[u8]) -> Result<()> {
+        debug_assert!(byte_offset.is_multiple_of(4) && byte_offset + data.len() as u64 <= self.bytes());
+        self.upload_some(data.len() as u64, |buffer, offset| {
+            self.gpu().queue().write_buffer(buffer, offset + byte_offset, data);
+        })
+    }
+
     fn write_bytes(&self, dtype: DType, len: usize, data: &[u8]) -> Result<()> {
         self.upload(dtype, len, |buffer, offset| self.gpu().queue().write_buffer(buffer, offset, data))
     }
@@ -529,9 +538,13 @@ impl Tensor {
     pub(crate) fn upload<T>(&self, dtype: DType, len: usize, work: impl FnOnce(&wgpu::Buffer, u64) -> T) -> Result<T> {
         self.expect_dtype(dtype)?;
         check_length(self.label(), self.len() as u64, len)?;
+        self.upload_some(self.bytes(), work)
+    }
+
+    fn upload_some<T>(&self, bytes: u64, work: impl FnOnce(&wgpu::Buffer, u64) -> T) -> Result<T> {
         let Place { storage, offset } = self.place()?;
         expect_usage(&storage.buffer, self.label(), "to be written", wgpu::BufferUsages::COPY_DST)?;
-        self.gpu().count(|s| s.uploaded_bytes += self.bytes());
+        self.gpu().count(|s| s.uploaded_bytes += bytes);
         if storage.confirmed.get() {
             return Ok(work(&storage.buffer, offset));
         }

@@ -65,13 +65,14 @@ mod tests {
 }
 
 /// Every kernel of the package.
-pub static ALL: &[&Kernel] = &[
-    &base::linear_f32::KERNEL,
-    &base::linear_f32_gemv::KERNEL,
-    &base::linear_f32_t::KERNEL,
-    &base::linear_f32_t_gemv::KERNEL,
-    &base::linear_f32_t_vec4::KERNEL,
-    &base::linear_f32_vec4::KERNEL,
+pub fn all() -> impl Iterator<Item = &'static Kernel> {
+    ONE_BY_ONE.iter().copied().chain(base::products())
+}
+
+/// All but the base's products, which come in a kernel for each layout of the weight.
+static ONE_BY_ONE: &[&Kernel] = &[
+    &base::absmax_int8::KERNEL,
+    &base::pad_rows::KERNEL,
     &lora::add_scaled::KERNEL,
     &lora::bias_add::KERNEL,
     &lora::bias_grad::KERNEL,
@@ -89,7 +90,6 @@ pub static ALL: &[&Kernel] = &[
     &lora::project_a::KERNEL,
     &lora::project_a_gemv::KERNEL,
     &lora::project_b::KERNEL,
-    &lora::row_squares::KERNEL,
     &lora::save_activation::KERNEL,
     &lora::scale_rows::KERNEL,
     &lora::weight_norm::KERNEL,

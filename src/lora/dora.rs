@@ -8,7 +8,7 @@ use crate::base::FrozenLinear;
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, Recording, Tensor};
 use crate::kernels::lora::dora::Inputs;
-use crate::kernels::lora::{dora, dora_grad, project_a, row_squares, weight_norm};
+use crate::kernels::lora::{dora, dora_grad, project_a, weight_norm};
 
 /// What its forward pass makes and its backward pass needs.
 #[derive(Clone)]
@@ -120,7 +120,7 @@ pub(super) fn start(
     let mut slot = squares.borrow_mut();
     if slot.is_none() {
         let squares = Tensor::zeros(gpu, "row squares", &[base.out_features()])?;
-        row_squares::record(&rec, base.weight(), &squares, 0)?;
+        base.row_squares(&rec, &squares)?;
         *slot = Some(squares);
     }
     if let Some(squares) = slot.as_ref() {

@@ -157,7 +157,7 @@ impl LoraLinear {
     /// # Errors
     /// [`Error::InvalidArgument`] for what [`LoraConfig::check`] refuses, [`Error::Limit`] where it does not fit.
     pub fn new(gpu: &Gpu, name: Option<&str>, base: FrozenLinear, config: &LoraConfig) -> Result<LoraLinear> {
-        base.weight().expect_gpu(gpu)?;
+        base.expect_gpu(gpu)?;
         let layer = LoraLinear {
             gpu: gpu.clone(),
             name: name.map(str::to_string),

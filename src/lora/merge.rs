@@ -25,8 +25,8 @@ impl LoraLinear {
     /// restores every bit; without it, within rounding.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where adapters are merged already, none is active, an optimiser updates one of them, or an
-    /// adapter has a bias and the base none.
+    /// [`Error::InvalidArgument`] where the base is not in f32, adapters are merged already, none is active, an optimiser updates
+    /// one of them, or an adapter has a bias and the base none.
     pub fn merge(&self, keep_original: bool) -> Result<Submission> {
         let active = self.active();
         let refuse = |expected: &str, got: &str| Err(Error::argument("adapters", expected, got));
@@ -42,7 +42,7 @@ impl LoraLinear {
         if let Some(biased) = active.iter().find(|a| a.lora_bias().is_some() && self.base().bias().is_none()) {
             return refuse("a base with a bias, to which an adapter's bias can be added", biased.name());
         }
-        let weight = self.base().weight();
+        let weight = self.base().f32_weight()?;
         let rec = Recording::new(self.gpu());
         let original = if keep_original {
             let copy = |tensor: &Tensor| {
@@ -79,7 +79,7 @@ impl LoraLinear {
         let merged = self.merged.borrow();
         match merged.iter().find_map(|m| m.original.as_ref()) {
             Some((weight, bias)) => {
-                save_activation::record(&rec, weight, self.base().weight())?;
+                save_activation::record(&rec, weight, self.base().f32_weight()?)?;
                 if let (Some(from), Some(to)) = (bias, self.base().bias()) {
                     save_activation::record(&rec, from, to)?;
                 }
@@ -104,7 +104,7 @@ impl Merged {
         let weight = adapter.weight();
         let magnitude = adapter.magnitude().map(|magnitude| &magnitude.value);
         let dora = magnitude.zip(norm.as_ref()).map(|(magnitude, norm)| [magnitude, norm]);
-        merge::record(rec, &weight.a, &weight.b, dora, layer.base().weight(), *scaling, back)?;
+        merge::record(rec, &weight.a, &weight.b, dora, layer.base().f32_weight()?, *scaling, back)?;
         match (adapter.lora_bias(), layer.base().bias()) {
             (Some(bias), Some(base)) => {
                 let sign = if back { -1.0 } else { 1.0 };

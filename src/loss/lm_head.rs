@@ -3,7 +3,6 @@
 use crate::base::FrozenLinear;
 use crate::error::Result;
 use crate::gpu::{Gpu, Recording, Tensor};
-use crate::kernels::lora::add_scaled;
 use crate::kernels::loss::{lm_head_grad, lm_head_loss, lm_head_stats};
 
 /// The label of rows that count nothing; PyTorch's.
@@ -17,24 +16,21 @@ pub(crate) struct LmHead {
     logits: Tensor,
     /// `[rows, 3]`
     stats: Tensor,
-    /// `[rows, features]`: what one chunk adds to the gradient.
-    part: Tensor,
 }
 
 /// Logits that a chunk has at most, unless it is the smallest one: 32 MiB.
 const MOST_LOGITS: usize = 1 << 23;
-/// A chunk is a multiple of this many classes, so that its weights start at a multiple of 256 bytes.
+/// A chunk is a multiple of this many classes, as a product's tile is.
 const CLASSES: usize = 64;
 
 impl LmHead {
-    /// For `rows` rows of `features`, and chunks of `chunk` classes, by default as many as make 32 MiB of logits.
-    pub fn new(gpu: &Gpu, rows: usize, features: usize, classes: usize, chunk: Option<usize>) -> Result<LmHead> {
+    /// For `rows` rows, and chunks of `chunk` classes, by default as many as make 32 MiB of logits.
+    pub fn new(gpu: &Gpu, rows: usize, classes: usize, chunk: Option<usize>) -> Result<LmHead> {
         let chunk = chunk.unwrap_or(MOST_LOGITS / rows).next_multiple_of(CLASSES).max(CLASSES).min(classes);
         Ok(LmHead {
             chunk,
             logits: Tensor::zeros(gpu, "logits", &[rows, chunk])?,
             stats: Tensor::zeros(gpu, "logit stats", &[rows, 3])?,
-            part: Tensor::zeros(gpu, "head gradient", &[rows, features])?,
         })
     }
 
@@ -56,33 +52,28 @@ impl LmHead {
         let chunks: Vec<usize> = (0..classes).step_by(self.chunk).collect();
         let chunk_of = |first: usize| {
             let count = self.chunk.min(classes - first);
-            Ok((head.rows(first, count)?, self.logits.prefix(&[hidden.shape()[0], count])?))
+            Ok((first..first + count, self.logits.prefix(&[hidden.shape()[0], count])?))
         };
         for &first in &chunks {
-            let (weight, logits) = chunk_of(first)?;
-            weight.forward(rec, hidden, &logits)?;
+            let (rows, logits) = chunk_of(first)?;
+            head.forward_rows(rec, rows, hidden, &logits)?;
             lm_head_stats::record(rec, &logits, labels, &self.stats, first)?;
         }
         lm_head_loss::record(rec, &self.stats, labels, totals, true, classes, IGNORED)?;
         let Some(d_hidden) = d_hidden else { return Ok(()) };
         for &first in &chunks {
-            let (weight, logits) = chunk_of(first)?;
+            let (rows, logits) = chunk_of(first)?;
             if chunks.len() > 1 {
-                weight.forward(rec, hidden, &logits)?;
+                head.forward_rows(rec, rows.clone(), hidden, &logits)?;
             }
             lm_head_grad::record(rec, labels, &self.stats, &logits, first, IGNORED)?;
-            if first == 0 {
-                weight.backward_input(rec, &logits, d_hidden)?;
-            } else {
-                weight.backward_input(rec, &logits, &self.part)?;
-                add_scaled::record(rec, &self.part, d_hidden, 1.0)?;
-            }
+            head.backward_input_rows(rec, rows, &logits, d_hidden, first > 0)?;
         }
         Ok(())
     }
 
     /// Frees the GPU memory.
     pub fn destroy(&self) {
-        [&self.logits, &self.stats, &self.part].iter().for_each(|tensor| tensor.destroy_storage());
+        [&self.logits, &self.stats].iter().for_each(|tensor| tensor.destroy_storage());
     }
 }

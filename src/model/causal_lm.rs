@@ -10,7 +10,6 @@ use super::rope::RopeTables;
 use crate::base::FrozenLinear;
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, Recording, Tensor};
-use crate::kernels::nn::embedding;
 use crate::lora::{LoraConfig, LoraLinear, Pool};
 use crate::nn::Norm;
 
@@ -103,13 +102,15 @@ impl CausalLM {
     /// Every frozen tensor by its name in Hugging Face's files.
     pub fn parameters(&self) -> Vec<Parameter> {
         let mut all = Vec::new();
-        let mut add = |name: String, tensor: &Tensor| all.push(Parameter { name, tensor: tensor.clone() });
-        add("model.embed_tokens.weight".into(), self.embed_tokens.weight());
+        let mut add = |name: String, tensor: Option<&Tensor>| {
+            all.extend(tensor.map(|tensor| Parameter { name, tensor: tensor.clone() }));
+        };
+        add("model.embed_tokens.weight".into(), self.embed_tokens.f32_weight().ok());
         for (layer, block) in self.blocks.iter().enumerate() {
             for linear in block.linears() {
-                add(format!("{}.weight", linear.name), linear.base.weight());
+                add(format!("{}.weight", linear.name), linear.base.f32_weight().ok());
                 if let Some(bias) = linear.base.bias() {
-                    add(format!("{}.bias", linear.name), bias);
+                    add(format!("{}.bias", linear.name), Some(bias));
                 }
             }
             let norms = [
@@ -121,12 +122,12 @@ impl CausalLM {
                 ("mlp.ffn_sub_norm", block.ffn_sub_norm.as_ref()),
             ];
             for (name, norm) in norms.into_iter().filter_map(|(name, norm)| Some((name, norm?))) {
-                add(format!("model.layers.{layer}.{name}.weight"), norm.weight());
+                add(format!("model.layers.{layer}.{name}.weight"), Some(norm.weight()));
             }
         }
-        add("model.norm.weight".into(), self.norm.weight());
+        add("model.norm.weight".into(), Some(self.norm.weight()));
         if let Some(head) = &self.lm_head {
-            add("lm_head.weight".into(), head.weight());
+            add("lm_head.weight".into(), head.f32_weight().ok());
         }
         all
     }
@@ -182,7 +183,7 @@ impl CausalLM {
 
     /// Records the rows of the embedding.
     pub(crate) fn embed(&self, rec: &Recording, input_ids: &Tensor, output: &Tensor) -> Result<()> {
-        embedding::record(rec, self.embed_tokens.weight(), input_ids, output)
+        self.embed_tokens.embed(rec, input_ids, output)
     }
 
     /// Tables for at least this many positions.

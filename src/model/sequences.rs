@@ -146,7 +146,7 @@ impl CausalLM {
                 }),
                 None => None,
             },
-            head: LmHead::new(gpu, rows, config.hidden_size, config.vocab_size, options.head_chunk)?,
+            head: LmHead::new(gpu, rows, config.vocab_size, options.head_chunk)?,
         })
     }
 }

@@ -138,8 +138,8 @@ impl Trainer {
     fn profile(&self) -> String {
         let (gpu, info) = (self.gpu(), self.gpu().device().adapter_info());
         let mut crc = 0;
-        for kernel in kernels::ALL {
-            crc = crc32(crc, kernel.source.as_bytes());
+        for kernel in kernels::all() {
+            crc = kernel.source.iter().fold(crc, |crc, piece| crc32(crc, piece.as_bytes()));
             for (name, ..) in kernel.constants {
                 crc = crc32(crc, &(kernel.constant(gpu, name) as u32).to_le_bytes());
             }

@@ -86,10 +86,12 @@ impl File {
         let parsed = SafeTensors::deserialize(&bytes).unwrap_or_else(|e| panic!("{path}: {e}"));
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
         let tensors = parsed.tensors().into_iter().map(|(name, view)| {
-            let words = view.data().chunks_exact(4).map(|b| <[u8; 4]>::try_from(b).unwrap());
+            let words = || view.data().chunks_exact(4).map(|b| <[u8; 4]>::try_from(b).unwrap());
             let floats = match view.dtype() {
-                safetensors::Dtype::F32 => words.map(f32::from_le_bytes).collect(),
-                safetensors::Dtype::I32 => words.map(|b| i32::from_le_bytes(b) as f32).collect(), // labels: exact
+                safetensors::Dtype::F32 => words().map(f32::from_le_bytes).collect(),
+                safetensors::Dtype::I32 => words().map(|b| i32::from_le_bytes(b) as f32).collect(), // labels: exact
+                safetensors::Dtype::U8 => view.data().iter().map(|b| f32::from(*b)).collect(),
+                safetensors::Dtype::I8 => view.data().iter().map(|b| f32::from(*b as i8)).collect(),
                 other => panic!("{path}: {name} is {other:?}"),
             };
             (name, (view.shape().to_vec(), floats))

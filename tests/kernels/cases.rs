@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use lora_webgpu::kernels::optim::LrRatio;
-use lora_webgpu::kernels::{Kernel, base, lora, loss, nn, optim};
+use lora_webgpu::kernels::{Kernel, lora, loss, nn, optim};
 use lora_webgpu::{Activation, AdamW, Gpu, Recording, Result, Tensor};
 
 use crate::common::tolerance::{Expected, exact, products, roundings};
@@ -112,61 +112,6 @@ const ONE_TOKEN: &[Dims] = &[
     d(1, 769, 640, 8),
     d(1, 17, 16, 9),
 ];
-/// `rank` says whether there is a bias.
-const BASE: &[Dims] = &[
-    d(2, 3, 5, 1),
-    d(7, 31, 33, 0),
-    d(2, 1, 1, 0),
-    d(3, 15, 63, 1),
-    d(65, 17, 65, 0),
-    d(2, 130, 1, 1),
-    d(130, 31, 13, 1),
-    d(64, 33, 129, 0),
-    d(9, 128, 16, 1),
-];
-const BASE_ONE_TOKEN: &[Dims] = &[
-    d(1, 3, 5, 1),
-    d(1, 31, 33, 0),
-    d(1, 1, 1, 0),
-    d(1, 63, 7, 1),
-    d(1, 64, 8, 0),
-    d(1, 65, 9, 1),
-    d(1, 257, 130, 0),
-    d(1, 1, 67, 1),
-    d(1, 129, 1, 0),
-];
-/// The last has more rows than workgroups fit in one dimension.
-const BASE_ROWS: &[Dims] = &[
-    d(1, 3, 5, 1),
-    d(1, 31, 33, 0),
-    d(1, 1, 1, 0),
-    d(1, 63, 7, 1),
-    d(1, 64, 8, 0),
-    d(1, 65, 9, 1),
-    d(1, 257, 130, 0),
-    d(1, 1, 65_537, 1),
-];
-/// in_features divisible by 4; for the transposed kernel out_features too.
-const BASE_VEC4: &[Dims] = &[
-    d(2, 12, 5, 1),
-    d(7, 32, 33, 0),
-    d(2, 4, 1, 0),
-    d(9, 12, 63, 1),
-    d(65, 64, 65, 0),
-    d(130, 4, 13, 1),
-    d(8, 132, 4, 0),
-    d(1, 8, 3, 1),
-];
-const BASE_T_VEC4: &[Dims] = &[
-    d(2, 12, 8, 0),
-    d(7, 32, 36, 0),
-    d(2, 4, 4, 0),
-    d(9, 12, 64, 0),
-    d(65, 64, 68, 0),
-    d(130, 8, 12, 0),
-    d(8, 132, 4, 0),
-    d(1, 4, 20, 0),
-];
 pub const fn len(len: usize) -> Dims {
     d(len, 1, 1, 1)
 }
@@ -252,8 +197,6 @@ const ROWS: &[Dims] = &[
     d(64, 1, 1, 64),
     d(4_194_241, 1, 1, 1),
 ];
-const NORMED_ROWS: &[Dims] =
-    &[d(3, 5, 1, 1), d(7, 33, 1, 1), d(1, 1, 1, 1), d(65, 130, 1, 1), d(130, 257, 1, 1), d(4_194_241, 1, 1, 1)];
 const ADAPTED: &[Dims] =
     &[d(1, 3, 5, 3), d(1, 31, 33, 17), d(1, 7, 1, 1), d(1, 65, 63, 8), d(1, 130, 65, 4), d(1, 64, 130, 64)];
 /// Tokens × out_features × rank; 1 with a bias, 2 with dropout, 3 both.
@@ -299,15 +242,6 @@ fn show_product(d: &Dims) -> String {
     format!("{}×{}×{}×{}", d.tokens, d.in_features, d.out_features, d.rank)
 }
 
-/// Where `rank` says nothing.
-fn show_transposed(d: &Dims) -> String {
-    format!("{}×{}×{}", d.tokens, d.in_features, d.out_features)
-}
-
-fn show_base(d: &Dims) -> String {
-    format!("{}{}", show_transposed(d), if d.rank == 1 { " with bias" } else { "" })
-}
-
 pub fn show_len(d: &Dims) -> String {
     d.tokens.to_string()
 }
@@ -340,10 +274,6 @@ fn show_columns(d: &Dims) -> String {
 
 fn show_rows(d: &Dims) -> String {
     format!("{}×{}", d.tokens, d.rank)
-}
-
-fn show_features(d: &Dims) -> String {
-    format!("{}×{}", d.tokens, d.in_features)
 }
 
 fn show_adapted(d: &Dims) -> String {
@@ -473,26 +403,12 @@ fn scale_rows(d: Dims, rng: &mut Rng) -> Case {
     case([factors, h], |rec, [factors, h]| lora::scale_rows::record(rec, factors, h), [(1, products(&sums))])
 }
 
-/// `tokens` rows are given, and as many come before and after them.
-fn row_squares(d: Dims, rng: &mut Rng) -> Case {
-    let (rows, features) = (d.tokens, d.in_features);
-    let weight = given(rng, &[rows, features]);
-    let squares = given(rng, &[3 * rows]);
-    let mut expected = exact(&squares.f64());
-    expected.splice(rows..2 * rows, products(&reference::lora::row_squares(features, &weight.f64())));
-    case(
-        [weight, squares],
-        move |rec, [weight, squares]| lora::row_squares::record(rec, weight, squares, rows),
-        [(1, expected)],
-    )
-}
-
 /// `A·Wᵀ`, `A·Aᵀ` and ‖W‖² of a real W and A, so that the argument of the root is a square.
 fn weight_norm(d: Dims, rng: &mut Rng) -> Case {
     let [w, a] = [given(rng, &[d.out_features, d.in_features]), given(rng, &[d.rank, d.in_features])];
     let b = given(rng, &[d.out_features, d.rank]);
     let float = |sums: Vec<Sum>| sums.iter().map(|s| s.value as f32).collect::<Vec<f32>>();
-    let squares = Given::new(&[d.out_features], float(reference::lora::row_squares(d.in_features, &w.f64())));
+    let squares = Given::new(&[d.out_features], float(reference::base::row_squares(d.in_features, &w.f64())));
     let by_a = |x: &Given, rows| reference::lora::project_a(Dims { tokens: rows, ..d }, &a.f64(), &x.f64());
     let wa = float(by_a(&w, d.out_features)); // [out_features, rank]
     let turned = (0..d.rank * d.out_features).map(|i| wa[i % d.out_features * d.rank + i / d.out_features]);
@@ -653,59 +569,6 @@ fn input_grad(d: Dims, rng: &mut Rng) -> Case {
         |rec, [a, dh, d_input]| lora::input_grad::record(rec, a, dh, d_input, SCALE),
         [(2, products(&sums))],
     )
-}
-
-// ── base ──
-
-type LinearReference = fn(Dims, &[f64], Option<&[f64]>, &[f64]) -> Vec<Sum>;
-type Linear = fn(&Recording, &Tensor, Option<&Tensor>, &Tensor, &Tensor) -> Result<()>;
-
-fn linear(d: Dims, rng: &mut Rng, record: Linear, expected: LinearReference) -> Case {
-    let [weight, x] = [given(rng, &[d.out_features, d.in_features]), given(rng, &[d.tokens, d.in_features])];
-    let bias = given(rng, &[d.out_features]);
-    let has_bias = d.rank == 1;
-    let sums = expected(d, &weight.f64(), has_bias.then_some(&bias.f64()), &x.f64());
-    case(
-        [weight, bias, x, unset(&[d.tokens, d.out_features])],
-        move |rec, [weight, bias, x, output]| record(rec, weight, has_bias.then_some(bias), x, output),
-        [(3, products(&sums))],
-    )
-}
-
-fn linear_f32(d: Dims, rng: &mut Rng) -> Case {
-    linear(d, rng, base::linear_f32::record, reference::base::linear_f32)
-}
-
-fn linear_f32_gemv(d: Dims, rng: &mut Rng) -> Case {
-    linear(d, rng, base::linear_f32_gemv::record, reference::base::linear_f32_gemv)
-}
-
-fn linear_f32_vec4(d: Dims, rng: &mut Rng) -> Case {
-    linear(d, rng, base::linear_f32_vec4::record, reference::base::linear_f32_vec4)
-}
-
-type Transposed = fn(&Recording, &Tensor, &Tensor, &Tensor) -> Result<()>;
-
-fn transposed(d: Dims, rng: &mut Rng, record: Transposed, expected: fn(Dims, &[f64], &[f64]) -> Vec<Sum>) -> Case {
-    let [weight, d_output] = [given(rng, &[d.out_features, d.in_features]), given(rng, &[d.tokens, d.out_features])];
-    let sums = expected(d, &weight.f64(), &d_output.f64());
-    case(
-        [weight, d_output, unset(&[d.tokens, d.in_features])],
-        move |rec, [weight, d_output, d_input]| record(rec, weight, d_output, d_input),
-        [(2, products(&sums))],
-    )
-}
-
-fn linear_f32_t(d: Dims, rng: &mut Rng) -> Case {
-    transposed(d, rng, base::linear_f32_t::record, reference::base::linear_f32_t)
-}
-
-fn linear_f32_t_gemv(d: Dims, rng: &mut Rng) -> Case {
-    transposed(d, rng, base::linear_f32_t_gemv::record, reference::base::linear_f32_t_gemv)
-}
-
-fn linear_f32_t_vec4(d: Dims, rng: &mut Rng) -> Case {
-    transposed(d, rng, base::linear_f32_t_vec4::record, reference::base::linear_f32_t_vec4)
 }
 
 // ── loss ──
@@ -1134,66 +997,6 @@ macro_rules! spec {
 pub(crate) use spec;
 
 pub static SPECS: &[Spec] = &[
-    spec!(base / linear_f32, BASE 0..2, show_base, PRODUCTS, [
-        ("the last term dropped", "first_k + k < params.in_features", "first_k + k + 1 < params.in_features"),
-        ("the sum stopping at the tile", "first_k += DEPTH", "first_k += params.in_features"),
-        ("only the first column tile", "tile % column_tiles * TILE", "0u"),
-        ("only the first token tile", "tile / column_tiles * TILE", "0u"),
-        ("the bias dropped", "select(0.0, bias[out * params.has_bias], params.has_bias == 1)", "0.0"),
-        ("the bias always", "select(0.0, bias[out * params.has_bias], params.has_bias == 1)", "bias[out]"),
-        ("accumulation", "output[token * params.out_features + out] =", "output[token * params.out_features + out] +="),
-        ("the output transposed", "output[token * params.out_features + out]", "output[out * params.tokens + token]"),
-        ("W transposed", "min(first_out + row, params.out_features - 1) * params.in_features + at", "at * params.out_features + min(first_out + row, params.out_features - 1)"),
-    ]),
-    spec!(base / linear_f32_gemv, BASE_ROWS 0..5, show_base, PRODUCTS, [
-        ("the last term dropped", "k < params.in_features;", "k + 1 < params.in_features;"),
-        ("the sum stopping at the tile", "k += LANES", "k += params.in_features"),
-        ("one lane's sum only", "i < LANES; i++", "i < 1; i++"),
-        ("only the first row", "group.x + group.y * groups.x", "0u"),
-        ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
-        ("the bias dropped", "select(0.0, bias[out * params.has_bias], params.has_bias == 1)", "0.0"),
-        ("accumulation", "output[out] =", "output[out] +="),
-        ("W transposed", "weight[row + k]", "weight[k * params.out_features + out]"),
-    ]),
-    spec!(base / linear_f32_t, BASE 0..2, show_transposed, PRODUCTS, [
-        ("the last term dropped", "params.out_features + at], k < params.out_features", "params.out_features + at], k + 1 < params.out_features"),
-        ("the sum stopping at the tile", "first_k += DEPTH", "first_k += params.out_features"),
-        ("only the first column tile", "tile % column_tiles * TILE", "0u"),
-        ("only the first token tile", "tile / column_tiles * TILE", "0u"),
-        ("accumulation", "d_input[token * params.in_features + input] =", "d_input[token * params.in_features + input] +="),
-        ("d_input transposed", "d_input[token * params.in_features + input]", "d_input[input * params.tokens + token]"),
-        ("W transposed", "weight[at * params.in_features + input]", "weight[input * params.out_features + at]"),
-    ]),
-    spec!(base / linear_f32_t_gemv, BASE_ONE_TOKEN 0..5, show_transposed, PRODUCTS, [
-        ("the last term dropped", "k < params.out_features;", "k + 1 < params.out_features;"),
-        ("the sum stopping at the tile", "k += SLICES", "k += params.out_features"),
-        ("a slice left out", "slice < SLICES;", "slice + 1 < SLICES;"),
-        ("only the first column tile", "(group.x + group.y * groups.x) * COLUMNS + local.x", "local.x"),
-        ("accumulation", "d_input[column] =", "d_input[column] +="),
-        ("W transposed", "weight[k * params.in_features + input]", "weight[input * params.out_features + k]"),
-    ]),
-    spec!(base / linear_f32_t_vec4, BASE_T_VEC4 0..2, show_transposed, PRODUCTS, [
-        ("the last terms dropped", "k < depth;", "k + 1 < depth;"),
-        ("one term dropped", " + d5.w * w3", ""),
-        ("stopping at the workgroup", "id.x + id.y * groups.x * WORKGROUP", "id.x % WORKGROUP"),
-        ("only the first token tile", "tile / columns * TOKENS", "0u"),
-        ("a token repeated", "first_token + 3, last_token", "first_token + 2, last_token"),
-        ("an index swapped", "d1.y * w1 + d1.z * w2", "d1.z * w1 + d1.y * w2"),
-        ("accumulation", "] = sums[i]", "] += sums[i]"),
-        ("d_input transposed", "d_input[(first_token + i) * columns + column]", "d_input[column * params.tokens + first_token + i]"),
-    ]),
-    spec!(base / linear_f32_vec4, BASE_VEC4 0..2, show_base, PRODUCTS, [
-        ("the last terms dropped", "k < depth;", "k + 1 < depth;"),
-        ("stopping at the workgroup", "id.x + id.y * groups.x * WORKGROUP", "id.x % WORKGROUP"),
-        ("only the first token tile", "tile / output_tiles * TOKENS", "0u"),
-        ("only the first output tile", "tile % output_tiles * OUTPUTS", "0u"),
-        ("a token repeated", "first_token + 3, last_token", "first_token + 2, last_token"),
-        ("an output repeated", "first_out + 3, last_out", "first_out + 2, last_out"),
-        ("W transposed", "mat4x4f(weight[w0 + k], weight[w1 + k], weight[w2 + k], weight[w3 + k])", "transpose(mat4x4f(weight[w0 + k], weight[w1 + k], weight[w2 + k], weight[w3 + k]))"),
-        ("the bias dropped", "sums[i][j] + offset", "sums[i][j]"),
-        ("accumulation", "] = sums[i][j]", "] += sums[i][j]"),
-        ("the output transposed", "output[(first_token + i) * params.out_features + out]", "output[out * params.tokens + first_token + i]"),
-    ]),
     spec!(lora / add_scaled, ELEMENTS 0..2, show_len, PRODUCTS, [
         ("the scale twice", "params.scale * y[i]", "params.scale * params.scale * y[i]"),
         ("the scale never", "params.scale * y[i]", "y[i]"),
@@ -1471,15 +1274,6 @@ pub static SPECS: &[Spec] = &[
         ("by column", "i / params.rank", "i % params.rank % params.tokens"),
         ("one factor for all", "i / params.rank", "0"),
         ("the last element left out", "i >= params.tokens * params.rank", "i + 1 >= params.tokens * params.rank"),
-        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
-    ]),
-    spec!(lora / row_squares, NORMED_ROWS 0..2, show_features, PRODUCTS, [
-        ("not squared", "sum += w * w", "sum += abs(w)"),
-        ("the last term dropped", "i < params.features;", "i + 1 < params.features;"),
-        ("the rows before overwritten", "squares[params.first_row + row]", "squares[row]"),
-        ("accumulation", "squares[params.first_row + row] =", "squares[params.first_row + row] +="),
-        ("W transposed", "row * params.features + i", "i * params.rows + row"),
-        ("the last row left out", "row >= params.rows", "row + 1 >= params.rows"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
     spec!(lora / weight_norm, ADAPTED 0..2, show_adapted, FUNCTIONS_BOUND, [

@@ -24,7 +24,7 @@ fn collect(gpu: &Gpu, name: &'static str, row: String) {
 
     let mut rows = ROWS.lock().unwrap();
     rows.insert(name, row);
-    if rows.len() == lora_webgpu::kernels::ALL.len() && std::env::var("LORA_WRITE_DOCS").is_ok_and(|v| v == "1") {
+    if rows.len() == lora_webgpu::kernels::all().count() && std::env::var("LORA_WRITE_DOCS").is_ok_and(|v| v == "1") {
         let adapter = gpu.device().adapter_info();
         let rows: Vec<&str> = rows.values().map(String::as_str).collect();
         let words = [("{adapter}", adapter.name), ("{driver}", adapter.driver_info), ("{rows}", rows.join("\n"))];

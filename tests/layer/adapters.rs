@@ -100,7 +100,7 @@ async fn dora_gives_what_its_equation_says() {
     let x = Rng(9).numbers(21);
     let tensor = Tensor::from_slice(&gpu, "x", &[3, 7], &x).unwrap();
     let got = forward(&gpu, &layer, &tensor).await;
-    let w = layer.base().weight().read().await.unwrap();
+    let w = layer.base().f32_weight().unwrap().read().await.unwrap();
     let (bias, delta) = (layer.base().bias().unwrap().read().await.unwrap(), layer.delta_weight().await.unwrap());
     let magnitude = layer.active()[0].magnitude().unwrap().value.read().await.unwrap();
     let row =
@@ -210,7 +210,7 @@ async fn merging_changes_nothing_but_the_cost() {
         for keep in [true, false] {
             let layer = filled(&gpu, &mut Rng(21), &[("default", config)]).await;
             let x = Tensor::from_slice(&gpu, "x", &[3, 7], &Rng(22).numbers(21)).unwrap();
-            let weight = layer.base().weight().read().await.unwrap();
+            let weight = layer.base().f32_weight().unwrap().read().await.unwrap();
             let beside = forward(&gpu, &layer, &x).await;
             refused("unmerging nothing", layer.unmerge(), "invalid-argument", &["merged"]);
             layer.merge(keep).unwrap().await.unwrap();
@@ -220,7 +220,7 @@ async fn merging_changes_nothing_but_the_cost() {
             let options = OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 0.5);
             refused("training", Optimizer::new(&gpu, &[&layer], options), "invalid-argument", &["unmerge"]);
             layer.unmerge().unwrap().await.unwrap();
-            let restored = layer.base().weight().read().await.unwrap();
+            let restored = layer.base().f32_weight().unwrap().read().await.unwrap();
             assert_alike("restored", &restored, &weight);
             assert!(!keep || bits(&restored) == bits(&weight));
             assert_alike("beside again", &forward(&gpu, &layer, &x).await, &beside);

@@ -53,11 +53,6 @@ pub fn scale_rows(factors: &[f64], h: &[f64]) -> Vec<Sum> {
     h.iter().enumerate().map(|(i, v)| Sum::of(v * factors[i / rank])).collect()
 }
 
-/// ‖W‖² of each row.
-pub fn row_squares(features: usize, weight: &[f64]) -> Vec<Sum> {
-    weight.chunks(features).map(|row| dot(row.iter().map(|w| (*w, *w)))).collect()
-}
-
 /// √(‖W‖² + 2·scale·(A·Wᵀ)·B + scale²·B·(A·Aᵀ)·Bᵀ) of each row, from those three; a root has 9 roundings, and its argument's
 /// error comes through divided by twice the root.
 pub fn weight_norm(rank: usize, b: &[f64], squares: &[f64], aw: &[f64], aa: &[f64], scale: f64) -> Vec<Sum> {

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/lora/add_scaled.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/add_scaled",
-    source: wgsl!("../../../shaders/lora/add_scaled.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/add_scaled.wgsl")],
     buffers: &[("y", Access::Read), ("output", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/lora/bias_add.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/bias_add",
-    source: wgsl!("../../../shaders/lora/bias_add.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/bias_add.wgsl")],
     buffers: &[("bias", Access::Read), ("output", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/lora/bias_grad.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/bias_grad",
-    source: wgsl!("../../../shaders/lora/bias_grad.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/bias_grad.wgsl")],
     buffers: &[("d_output", Access::Read), ("d_bias", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

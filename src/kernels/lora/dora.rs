@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/lora/dora.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/dora",
-    source: wgsl!("../../../shaders/lora/dora.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/dora.wgsl")],
     buffers: &[
         ("b", Access::Read),
         ("h", Access::Read),

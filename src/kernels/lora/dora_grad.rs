@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/lora/dora_grad.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/dora_grad",
-    source: wgsl!("../../../shaders/lora/dora_grad.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/dora_grad.wgsl")],
     buffers: &[
         ("magnitude", Access::Read),
         ("norm", Access::Read),

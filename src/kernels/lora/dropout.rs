@@ -9,7 +9,7 @@ use crate::kernels::optim::{STATE_LEN, WINDOW_LEN};
 /// `shaders/lora/dropout.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/dropout",
-    source: wgsl!("../../../shaders/lora/dropout.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/dropout.wgsl")],
     buffers: &[("x", Access::Read), ("state", Access::Read), ("window", Access::Read), ("output", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

@@ -9,7 +9,7 @@ use crate::kernels::optim::WINDOW_LEN;
 /// `shaders/lora/find_non_finite.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/find_non_finite",
-    source: wgsl!("../../../shaders/lora/find_non_finite.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/find_non_finite.wgsl")],
     buffers: &[("output", Access::Read), ("dh", Access::Read), ("window", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

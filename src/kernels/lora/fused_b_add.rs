@@ -11,7 +11,7 @@ const TOKENS: usize = 4;
 /// `shaders/lora/fused_b_add.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/fused_b_add",
-    source: wgsl!("../../../shaders/lora/fused_b_add.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/fused_b_add.wgsl")],
     buffers: &[("b", Access::Read), ("h", Access::Read), ("output", Access::Write)],
     constants: &[("COLUMNS", 64, 64)],
     params_size: size_of::<Params>(),

@@ -11,7 +11,7 @@ const RANKS: usize = 8;
 /// `shaders/lora/grad_a.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_a",
-    source: wgsl!("../../../shaders/lora/grad_a.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/grad_a.wgsl")],
     buffers: &[("dh", Access::Read), ("x", Access::Read), ("d_a", Access::Write)],
     constants: &[("COLUMNS", 64, 16), ("SLICES", 4, 1)],
     params_size: size_of::<Params>(),

@@ -11,7 +11,7 @@ const RANKS: usize = 8;
 /// `shaders/lora/grad_b.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_b",
-    source: wgsl!("../../../shaders/lora/grad_b.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/grad_b.wgsl")],
     buffers: &[("d_output", Access::Read), ("h", Access::Read), ("d_b", Access::Write)],
     constants: &[("COLUMNS", 64, 16), ("SLICES", 4, 1)],
     params_size: size_of::<Params>(),

@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 /// `shaders/lora/grad_dh_gemv.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_dh_gemv",
-    source: wgsl!("../../../shaders/lora/grad_dh_gemv.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/grad_dh_gemv.wgsl")],
     buffers: &[("b", Access::Read), ("d_output", Access::Read), ("dh", Access::Write)],
     constants: &[("LANES", 256, 16)],
     params_size: size_of::<Params>(),

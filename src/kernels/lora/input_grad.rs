@@ -11,7 +11,7 @@ const TOKENS: usize = 4;
 /// `shaders/lora/input_grad.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/input_grad",
-    source: wgsl!("../../../shaders/lora/input_grad.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/input_grad.wgsl")],
     buffers: &[("a", Access::Read), ("dh", Access::Read), ("d_input", Access::Write)],
     constants: &[("COLUMNS", 64, 64)],
     params_size: size_of::<Params>(),

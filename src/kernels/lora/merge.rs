@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/lora/merge.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/merge",
-    source: wgsl!("../../../shaders/lora/merge.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/merge.wgsl")],
     buffers: &[
         ("a", Access::Read),
         ("b", Access::Read),

@@ -17,7 +17,6 @@ pub mod merge;
 pub mod project_a;
 pub mod project_a_gemv;
 pub mod project_b;
-pub mod row_squares;
 pub mod save_activation;
 pub mod scale_rows;
 pub mod weight_norm;

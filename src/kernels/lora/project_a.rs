@@ -11,7 +11,7 @@ const RANKS: usize = 8;
 /// `shaders/lora/project_a.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/project_a",
-    source: wgsl!("../../../shaders/lora/project_a.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/project_a.wgsl")],
     buffers: &[("a", Access::Read), ("x", Access::Read), ("h", Access::Write)],
     constants: &[("LANES", 32, 4), ("TOKENS", 8, 4)],
     params_size: size_of::<Params>(),

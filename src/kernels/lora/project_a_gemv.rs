@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 /// `shaders/lora/project_a_gemv.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/project_a_gemv",
-    source: wgsl!("../../../shaders/lora/project_a_gemv.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/project_a_gemv.wgsl")],
     buffers: &[("a", Access::Read), ("x", Access::Read), ("h", Access::Write)],
     constants: &[("LANES", 256, 16)],
     params_size: size_of::<Params>(),

@@ -10,7 +10,7 @@ const TOKENS: usize = 4;
 /// `shaders/lora/project_b.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/project_b",
-    source: wgsl!("../../../shaders/lora/project_b.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/project_b.wgsl")],
     buffers: &[("b", Access::Read), ("h", Access::Read), ("y", Access::Write)],
     constants: &[("COLUMNS", 64, 64)],
     params_size: size_of::<Params>(),

@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/lora/save_activation.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/save_activation",
-    source: wgsl!("../../../shaders/lora/save_activation.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/save_activation.wgsl")],
     buffers: &[("src", Access::Read), ("dst", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

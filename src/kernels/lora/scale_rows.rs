@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/lora/scale_rows.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/scale_rows",
-    source: wgsl!("../../../shaders/lora/scale_rows.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/scale_rows.wgsl")],
     buffers: &[("factors", Access::Read), ("h", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/lora/weight_norm.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/weight_norm",
-    source: wgsl!("../../../shaders/lora/weight_norm.wgsl"),
+    source: &[wgsl!("../../../shaders/lora/weight_norm.wgsl")],
     buffers: &[
         ("b", Access::Read),
         ("squares", Access::Read),

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor};
 /// `shaders/loss/bce_with_logits.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "loss/bce_with_logits",
-    source: wgsl!("../../../shaders/loss/bce_with_logits.wgsl"),
+    source: &[wgsl!("../../../shaders/loss/bce_with_logits.wgsl")],
     buffers: &[
         ("output", Access::Read),
         ("targets", Access::Read),

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor};
 /// `shaders/loss/cross_entropy.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "loss/cross_entropy",
-    source: wgsl!("../../../shaders/loss/cross_entropy.wgsl"),
+    source: &[wgsl!("../../../shaders/loss/cross_entropy.wgsl")],
     buffers: &[
         ("logits", Access::Read),
         ("labels", Access::ReadInt),

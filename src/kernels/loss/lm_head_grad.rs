@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/loss/lm_head_grad.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "loss/lm_head_grad",
-    source: wgsl!("../../../shaders/loss/lm_head_grad.wgsl"),
+    source: &[wgsl!("../../../shaders/loss/lm_head_grad.wgsl")],
     buffers: &[("labels", Access::ReadInt), ("stats", Access::Read), ("logits", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

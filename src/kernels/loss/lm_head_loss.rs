@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor};
 /// `shaders/loss/lm_head_loss.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "loss/lm_head_loss",
-    source: wgsl!("../../../shaders/loss/lm_head_loss.wgsl"),
+    source: &[wgsl!("../../../shaders/loss/lm_head_loss.wgsl")],
     buffers: &[("stats", Access::Read), ("labels", Access::ReadInt), ("partial_sums", Access::Write)],
     constants: &[("WORKGROUP", 64, 8)],
     params_size: size_of::<Params>(),

@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 /// `shaders/loss/lm_head_stats.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "loss/lm_head_stats",
-    source: wgsl!("../../../shaders/loss/lm_head_stats.wgsl"),
+    source: &[wgsl!("../../../shaders/loss/lm_head_stats.wgsl")],
     buffers: &[("logits", Access::Read), ("labels", Access::ReadInt), ("stats", Access::Write)],
     constants: &[("WORKGROUP", 64, 8)],
     params_size: size_of::<Params>(),

@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/loss/mean.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "loss/mean",
-    source: wgsl!("../../../shaders/loss/mean.wgsl"),
+    source: &[wgsl!("../../../shaders/loss/mean.wgsl")],
     buffers: &[("totals", Access::Read), ("d_output", Access::Write), ("loss", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor};
 /// `shaders/loss/mse.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "loss/mse",
-    source: wgsl!("../../../shaders/loss/mse.wgsl"),
+    source: &[wgsl!("../../../shaders/loss/mse.wgsl")],
     buffers: &[
         ("output", Access::Read),
         ("targets", Access::Read),

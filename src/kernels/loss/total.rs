@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor};
 /// `shaders/loss/total.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "loss/total",
-    source: wgsl!("../../../shaders/loss/total.wgsl"),
+    source: &[wgsl!("../../../shaders/loss/total.wgsl")],
     buffers: &[("partial_sums", Access::Read), ("totals", Access::Write)],
     constants: &[("WORKGROUP", 64, 8)],
     params_size: size_of::<Params>(),

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/nn/activation.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/activation",
-    source: wgsl!("../../../shaders/nn/activation.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/activation.wgsl")],
     buffers: &[("x", Access::Read), ("output", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/nn/activation_grad.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/activation_grad",
-    source: wgsl!("../../../shaders/nn/activation_grad.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/activation_grad.wgsl")],
     buffers: &[("x", Access::Read), ("d_output", Access::Read), ("d_input", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

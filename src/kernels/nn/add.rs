@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/nn/add.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/add",
-    source: wgsl!("../../../shaders/nn/add.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/add.wgsl")],
     buffers: &[("a", Access::Read), ("b", Access::Read), ("output", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

@@ -12,7 +12,7 @@ const DIMS: usize = 32;
 /// `shaders/nn/attention.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/attention",
-    source: wgsl!("../../../shaders/nn/attention.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/attention.wgsl")],
     buffers: &[
         ("q", Access::Read),
         ("k", Access::Read),

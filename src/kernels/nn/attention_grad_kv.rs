@@ -12,7 +12,7 @@ const DIMS: usize = 32;
 /// `shaders/nn/attention_grad_kv.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/attention_grad_kv",
-    source: wgsl!("../../../shaders/nn/attention_grad_kv.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/attention_grad_kv.wgsl")],
     buffers: &[
         ("q", Access::Read),
         ("k", Access::Read),

@@ -12,7 +12,7 @@ const DIMS: usize = 32;
 /// `shaders/nn/attention_grad_q.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/attention_grad_q",
-    source: wgsl!("../../../shaders/nn/attention_grad_q.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/attention_grad_q.wgsl")],
     buffers: &[
         ("q", Access::Read),
         ("k", Access::Read),

@@ -11,7 +11,7 @@ const MAX_PAIRS: usize = 128;
 /// `shaders/nn/attention_step.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/attention_step",
-    source: wgsl!("../../../shaders/nn/attention_step.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/attention_step.wgsl")],
     buffers: &[
         ("q", Access::Read),
         ("k_cache", Access::Read),

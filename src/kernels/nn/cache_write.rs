@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/nn/cache_write.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/cache_write",
-    source: wgsl!("../../../shaders/nn/cache_write.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/cache_write.wgsl")],
     buffers: &[("x", Access::Read), ("cursor", Access::ReadInt), ("cache", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/nn/embedding.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/embedding",
-    source: wgsl!("../../../shaders/nn/embedding.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/embedding.wgsl")],
     buffers: &[("weight", Access::Read), ("ids", Access::ReadInt), ("output", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/nn/gated.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/gated",
-    source: wgsl!("../../../shaders/nn/gated.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/gated.wgsl")],
     buffers: &[("gate", Access::Read), ("up", Access::Read), ("output", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/nn/gated_grad.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/gated_grad",
-    source: wgsl!("../../../shaders/nn/gated_grad.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/gated_grad.wgsl")],
     buffers: &[
         ("gate", Access::Read),
         ("up", Access::Read),

@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 /// `shaders/nn/norm.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/norm",
-    source: wgsl!("../../../shaders/nn/norm.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/norm.wgsl")],
     buffers: &[("weight", Access::Read), ("bias", Access::Read), ("x", Access::Read), ("output", Access::Write)],
     constants: &[("WORKGROUP", 64, 8)],
     params_size: size_of::<Params>(),

@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 /// `shaders/nn/norm_grad.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/norm_grad",
-    source: wgsl!("../../../shaders/nn/norm_grad.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/norm_grad.wgsl")],
     buffers: &[("weight", Access::Read), ("x", Access::Read), ("d_output", Access::Read), ("d_input", Access::Write)],
     constants: &[("WORKGROUP", 64, 8)],
     params_size: size_of::<Params>(),

@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/nn/rope.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/rope",
-    source: wgsl!("../../../shaders/nn/rope.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/rope.wgsl")],
     buffers: &[
         ("cos_table", Access::Read),
         ("sin_table", Access::Read),

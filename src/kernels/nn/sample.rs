@@ -8,7 +8,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor};
 /// `shaders/nn/sample.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/sample",
-    source: include_str!("../../../shaders/nn/sample.wgsl"),
+    source: &[wgsl!("../../../shaders/nn/sample.wgsl")],
     buffers: &[
         ("logits", Access::Read),
         ("seen", Access::Write),

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/optim/adamw.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "optim/adamw",
-    source: wgsl!("../../../shaders/optim/adamw.wgsl"),
+    source: &[wgsl!("../../../shaders/optim/adamw.wgsl")],
     buffers: &[("grad", Access::Read), ("state", Access::Read), ("param", Access::Write), ("moments", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

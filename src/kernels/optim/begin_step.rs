@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor};
 /// `shaders/optim/begin_step.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "optim/begin_step",
-    source: wgsl!("../../../shaders/optim/begin_step.wgsl"),
+    source: &[wgsl!("../../../shaders/optim/begin_step.wgsl")],
     buffers: &[
         ("lr", Access::Read),
         ("bias", Access::Read),

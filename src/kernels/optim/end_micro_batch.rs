@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor};
 /// `shaders/optim/end_micro_batch.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "optim/end_micro_batch",
-    source: wgsl!("../../../shaders/optim/end_micro_batch.wgsl"),
+    source: &[wgsl!("../../../shaders/optim/end_micro_batch.wgsl")],
     buffers: &[("window", Access::Write)],
     constants: &[],
     params_size: size_of::<Params>(),

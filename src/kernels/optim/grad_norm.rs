@@ -11,7 +11,7 @@ const ELEMENTS: usize = 8;
 /// `shaders/optim/grad_norm.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "optim/grad_norm",
-    source: wgsl!("../../../shaders/optim/grad_norm.wgsl"),
+    source: &[wgsl!("../../../shaders/optim/grad_norm.wgsl")],
     buffers: &[("grad", Access::Read), ("partial_sums", Access::Write)],
     constants: &[("WORKGROUP", 64, 8)],
     params_size: size_of::<Params>(),

@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/optim/sgd.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "optim/sgd",
-    source: wgsl!("../../../shaders/optim/sgd.wgsl"),
+    source: &[wgsl!("../../../shaders/optim/sgd.wgsl")],
     buffers: &[("grad", Access::Read), ("state", Access::Read), ("param", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

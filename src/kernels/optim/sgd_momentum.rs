@@ -9,7 +9,7 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 /// `shaders/optim/sgd_momentum.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "optim/sgd_momentum",
-    source: wgsl!("../../../shaders/optim/sgd_momentum.wgsl"),
+    source: &[wgsl!("../../../shaders/optim/sgd_momentum.wgsl")],
     buffers: &[("grad", Access::Read), ("state", Access::Read), ("param", Access::Write), ("velocity", Access::Write)],
     constants: &[("WORKGROUP", 64, 64)],
     params_size: size_of::<Params>(),

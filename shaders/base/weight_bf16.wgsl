@@ -1,0 +1,16 @@
+// W in bf16, the upper half of an f32, two to a word, rows padded with zeros to whole chunks.
+@group(0) @binding(0) var<storage, read> weight: array<vec4u>; // [rows, ⌈in_features / 8⌉]
+
+// A Packed holds 4·CHUNK columns of one row.
+const CHUNK: u32 = 2;
+alias Packed = vec4u;
+
+fn load(row: u32, chunk: u32) -> Packed {
+    return weight[row * ((params.in_features + 7) / 8) + chunk];
+}
+
+fn unpack(packed: Packed, j: u32) -> vec4f {
+    let a = packed[2 * j];
+    let b = packed[2 * j + 1];
+    return bitcast<vec4f>(vec4u(a << 16, a, b << 16, b) & vec4u(0xffff0000));
+}

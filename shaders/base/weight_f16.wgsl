@@ -1,0 +1,14 @@
+// W in f16, two to a word, rows padded with zeros to whole chunks.
+@group(0) @binding(0) var<storage, read> weight: array<vec4u>; // [rows, ⌈in_features / 8⌉]
+
+// A Packed holds 4·CHUNK columns of one row.
+const CHUNK: u32 = 2;
+alias Packed = vec4u;
+
+fn load(row: u32, chunk: u32) -> Packed {
+    return weight[row * ((params.in_features + 7) / 8) + chunk];
+}
+
+fn unpack(packed: Packed, j: u32) -> vec4f {
+    return vec4f(unpack2x16float(packed[2 * j]), unpack2x16float(packed[2 * j + 1]));
+}

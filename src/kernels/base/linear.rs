@@ -1,0 +1,64 @@
+//! output = scale·x·Wᵀ + bias; overwrites its columns of output.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Bias, Rows, product};
+use crate::error::Result;
+use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+
+const TILE: usize = 64;
+
+/// `shaders/base/linear.wgsl` with each layout.
+pub static KERNELS: [Kernel; 8] = product!(
+    "linear",
+    "../../../shaders/base/linear.wgsl",
+    [("bias", Access::Read), ("x", Access::Read), ("output", Access::Write)],
+    [&[]; 8]
+);
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    tokens: u32,
+    in_features: u32,
+    first_row: u32,
+    rows: u32,
+    columns: u32,
+    first_column: u32,
+    first_bias: u32,
+    has_bias: u32,
+    scale: f32,
+}
+
+/// Records `output[·, first_column…] = x·Wᵀ + bias` for the `rows` of W: `x [tokens, ⌈in_features / 4⌉ · 4]`,
+/// `output [tokens, columns]`.
+pub fn record(
+    rec: &Recording,
+    rows: &Rows,
+    bias: Option<Bias>,
+    x: &Tensor,
+    output: &Tensor,
+    first_column: usize,
+) -> Result<()> {
+    let [tokens, columns] = output.matrix("output")?;
+    rows.check()?;
+    rows.expect_room("output", columns, first_column)?;
+    x.expect_shape("x", &[tokens, rows.padded()])?;
+    if let Some(Bias { bias, first }) = bias {
+        rows.expect_room("bias", bias.len(), first)?;
+    }
+    let params = Params {
+        tokens: tokens as u32,
+        in_features: rows.in_features as u32,
+        first_row: rows.first as u32,
+        rows: rows.count as u32,
+        columns: columns as u32,
+        first_column: first_column as u32,
+        first_bias: bias.map_or(0, |bias| bias.first as u32),
+        has_bias: bias.is_some().into(),
+        scale: rows.scale,
+    };
+    let tensors = [&rows.weight, bias.map_or(x, |bias| bias.bias), x, output];
+    let groups = fold(rows.count.div_ceil(TILE) * tokens.div_ceil(TILE));
+    rec.dispatch(rows.kernel(&KERNELS), &tensors, params, groups)
+}

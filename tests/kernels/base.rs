@@ -1,0 +1,508 @@
+//! The base's products: each in every layout of the weight, over a part of its rows whose results are a part of the output.
+//!
+//! Wrong products are tried with weights in f32 of any width, wrong layouts where single weights are read.
+
+use lora_webgpu::kernels::base::{self, Bias, Layout, Rows};
+use lora_webgpu::{Gpu, Recording, Result, Tensor};
+
+use crate::base_file::File;
+use crate::cases::{Case, Given, Spec, case, d, given, unset};
+use crate::common::Rng;
+use crate::common::tolerance::{Expected, exact, products};
+use crate::reference::base as reference;
+use crate::reference::{Dims, Sum};
+
+fn upload(file: &File, gpu: &Gpu, layout: Layout, first: usize, count: usize) -> Result<Rows> {
+    let mut loader = file.loader(gpu, u64::MAX)?;
+    loader.write(0, &file.bytes)?;
+    let rows = loader.finish()?.kernel_rows().remove(0);
+    Ok(Rows { layout, first, count, ..rows })
+}
+
+// ── forward ──
+
+type Forward = fn(&Recording, &Rows, Option<Bias>, &Tensor, &Tensor, usize) -> Result<()>;
+type ForwardReference = fn(Dims, &[f64], Option<&[f64]>, &[f64]) -> Vec<Sum>;
+
+/// Rows 1 to out_features + 1 of two more, into the columns from 2 on of three more.
+fn forward<const L: usize>(d: Dims, rng: &mut Rng, record: Forward, expected: ForwardReference) -> Case {
+    let layout = Layout::ALL[L];
+    let file = File::random(layout, d.out_features + 2, d.in_features, rng);
+    let (tokens, count, columns) = (d.tokens, d.out_features, d.out_features + 3);
+    let padded = file.columns.next_multiple_of(4);
+    let x = given(rng, &[tokens, padded]); // weights past the end are 0, whatever the input is there
+    let (bias, output) = (given(rng, &[count + 4]), given(rng, &[tokens, columns]));
+    let has_bias = d.rank == 1;
+    let d = Dims { in_features: file.columns, ..d };
+    let cut: Vec<f64> = x.f64().chunks(padded).flat_map(|row| row[..file.columns].to_vec()).collect();
+    let weight = &file.values[file.columns..][..count * file.columns];
+    let sums = products(&expected(d, weight, has_bias.then_some(&bias.f64()[3..]), &cut));
+    let mut all = exact(&output.f64());
+    for t in 0..tokens {
+        all[t * columns + 2..][..count].copy_from_slice(&sums[t * count..][..count]);
+    }
+    case(
+        [bias, x, output],
+        move |rec, [bias, x, output]| {
+            let rows = upload(&file, rec.gpu(), layout, 1, count)?;
+            record(rec, &rows, has_bias.then_some(Bias { bias, first: 3 }), x, output, 2)
+        },
+        [(2, all)],
+    )
+}
+
+fn linear<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
+    forward::<L>(d, rng, base::linear::record, reference::linear)
+}
+
+fn linear_gemv<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
+    forward::<L>(d, rng, base::linear_gemv::record, reference::linear_gemv)
+}
+
+fn linear_vec4<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
+    forward::<L>(d, rng, base::linear_vec4::record, reference::linear_vec4)
+}
+
+// ── transposed ──
+
+type Transposed = fn(&Recording, &Rows, &Tensor, &Tensor, usize, bool) -> Result<()>;
+
+/// The same rows, of the columns from 2 on of three more; `rank` 1 adds to what is there.
+fn transposed<const L: usize>(
+    d: Dims,
+    rng: &mut Rng,
+    record: Transposed,
+    expected: fn(Dims, &[f64], &[f64]) -> Vec<Sum>,
+) -> Case {
+    let layout = Layout::ALL[L];
+    let file = File::random(layout, d.out_features + 2, d.in_features, rng);
+    let (tokens, count, columns) = (d.tokens, d.out_features, d.out_features + 3);
+    let (d_output, d_input) = (given(rng, &[tokens, columns]), given(rng, &[tokens, file.columns]));
+    let accumulate = d.rank == 1;
+    let d = Dims { in_features: file.columns, ..d };
+    let cut: Vec<f64> = d_output.f64().chunks(columns).flat_map(|row| row[2..2 + count].to_vec()).collect();
+    let weight = &file.values[file.columns..][..count * file.columns];
+    let mut sums = expected(d, weight, &cut);
+    if accumulate {
+        sums.iter_mut().zip(d_input.f64()).for_each(|(sum, old)| *sum = sum.plus(Sum::of(old)));
+    }
+    case(
+        [d_output, d_input],
+        move |rec, [d_output, d_input]| {
+            let rows = upload(&file, rec.gpu(), layout, 1, count)?;
+            record(rec, &rows, d_output, d_input, 2, accumulate)
+        },
+        [(1, products(&sums))],
+    )
+}
+
+fn linear_t<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
+    transposed::<L>(d, rng, base::linear_t::record, reference::linear_t)
+}
+
+fn linear_t_gemv<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
+    transposed::<L>(d, rng, base::linear_t_gemv::record, reference::linear_t_gemv)
+}
+
+fn linear_t_vec4<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
+    transposed::<L>(d, rng, base::linear_t_vec4::record, reference::linear_t_vec4)
+}
+
+// ── rows ──
+
+/// The weight is the middle of three times as many rows; ids go over all of them.
+fn rows<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
+    let layout = Layout::ALL[L];
+    let file = File::random(layout, d.out_features, d.in_features, rng);
+    let (tokens, columns, count) = (d.tokens, file.columns, file.rows);
+    let ids: Vec<usize> = (0..tokens).map(|t| (5 * t + count) % (3 * count)).collect();
+    let output = given(rng, &[tokens, columns]);
+    let mut all = exact(&output.f64());
+    for (t, id) in ids.iter().enumerate().filter(|(_, id)| (count..2 * count).contains(*id)) {
+        let row: Vec<Expected> =
+            products(&reference::rows(Dims { in_features: columns, ..d }, &file.values, &[id - count]));
+        all[t * columns..][..columns].copy_from_slice(&row);
+    }
+    let ids = Given { labels: Some(ids.iter().map(|id| *id as i32).collect()), ..Given::new(&[tokens], Vec::new()) };
+    case(
+        [ids, output],
+        move |rec, [ids, output]| {
+            let rows = upload(&file, rec.gpu(), layout, 0, count)?;
+            base::rows::record(rec, &rows, ids, output, count, 3 * count)
+        },
+        [(1, all)],
+    )
+}
+
+/// As many squares come before and after them.
+fn row_squares<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
+    let layout = Layout::ALL[L];
+    let file = File::random(layout, d.out_features, d.in_features, rng);
+    let count = file.rows;
+    let squares = given(rng, &[3 * count]);
+    let mut all = exact(&squares.f64());
+    all.splice(count..2 * count, products(&reference::row_squares(file.columns, &file.values)));
+    case(
+        [squares],
+        move |rec, [squares]| {
+            let rows = upload(&file, rec.gpu(), layout, 0, count)?;
+            base::row_squares::record(rec, &rows, squares, count)
+        },
+        [(0, all)],
+    )
+}
+
+// ── inputs ──
+
+fn pad_rows(d: Dims, rng: &mut Rng) -> Case {
+    let x = given(rng, &[d.tokens, d.in_features]);
+    let padded = reference::pad_rows(d.in_features, &x.f64());
+    case(
+        [x, unset(&[d.tokens, d.in_features.next_multiple_of(4)])],
+        |rec, [x, output]| base::pad_rows::record(rec, x, output),
+        [(1, exact(&padded))],
+    )
+}
+
+/// `rank` 1 has rows of zeros and of numbers below 10⁻⁵ among the others.
+fn absmax_int8(d: Dims, rng: &mut Rng) -> Case {
+    let features = d.in_features;
+    let mut x = given(rng, &[d.tokens, features]);
+    if d.rank == 1 {
+        x.data.chunks_mut(features).skip(1).step_by(3).for_each(|row| row.fill(0.0));
+        x.data.chunks_mut(features).skip(2).step_by(3).for_each(|row| row.iter_mut().for_each(|v| *v *= 3e-6));
+    }
+    let zero = [Expected { value: 0.0, bound: 0.0 }];
+    let pad = features.next_multiple_of(4) - features;
+    let sums = products(&reference::absmax_int8(features, &x.data));
+    let padded = sums.chunks(features).flat_map(|row| row.iter().copied().chain(zero.repeat(pad))).collect();
+    case(
+        [x, unset(&[d.tokens, features.next_multiple_of(4)])],
+        |rec, [x, output]| base::absmax_int8::record(rec, x, output),
+        [(1, padded)],
+    )
+}
+
+// ── the table ──
+
+/// `rank` says whether there is a bias, or whether the result is added. Neighbours of the tiles: 64 tokens and outputs, 8 tokens
+/// and 4 outputs, 16 deep; of the layouts: 4, 8, 16, 32, 64 columns, 256 in a row of factors.
+const PRODUCT: &[Dims] = &[
+    d(2, 3, 5, 1),
+    d(7, 31, 33, 0),
+    d(2, 1, 1, 0),
+    d(3, 129, 63, 1),
+    d(65, 17, 65, 0),
+    d(130, 31, 13, 1),
+    d(64, 320, 129, 0),
+    d(9, 128, 17, 1),
+    d(8, 257, 4, 0),
+];
+/// Neighbours of 4 rows, 64 rows, 32 lanes of 4 columns.
+const ONE_TOKEN: &[Dims] = &[
+    d(1, 3, 5, 1),
+    d(1, 31, 33, 0),
+    d(1, 1, 1, 0),
+    d(1, 63, 7, 1),
+    d(1, 128, 64, 0),
+    d(1, 129, 65, 1),
+    d(1, 1025, 130, 0),
+    d(1, 1, 1027, 1),
+    d(1, 640, 3, 1),
+];
+const LOOKED_UP: &[Dims] = &[
+    d(9, 3, 5, 0),
+    d(7, 31, 33, 0),
+    d(5, 1, 1, 0),
+    d(65, 129, 7, 0),
+    d(31, 320, 4, 0),
+    d(3, 256, 3, 0),
+    d(130, 65, 64, 0),
+];
+const SQUARED: &[Dims] =
+    &[d(0, 3, 5, 0), d(0, 31, 33, 0), d(0, 1, 1, 0), d(0, 129, 65, 0), d(0, 320, 4, 0), d(0, 256, 130, 0)];
+/// The last needs workgroups in two dimensions: 65,535 · 64 + 1.
+const SQUARED_ALL: &[Dims] = &[
+    d(0, 3, 5, 0),
+    d(0, 31, 33, 0),
+    d(0, 1, 1, 0),
+    d(0, 129, 65, 0),
+    d(0, 320, 4, 0),
+    d(0, 256, 130, 0),
+    d(0, 1, 4_194_241, 0),
+];
+const PADDED: &[Dims] = &[
+    d(3, 5, 0, 0),
+    d(7, 31, 0, 0),
+    d(1, 1, 0, 0),
+    d(130, 63, 0, 0),
+    d(65, 66, 0, 0),
+    d(2, 8, 0, 0),
+    d(1_048_577, 3, 0, 0),
+];
+const QUANTISED: &[Dims] = &[
+    d(3, 5, 0, 0),
+    d(7, 31, 0, 1),
+    d(1, 1, 0, 0),
+    d(5, 64, 0, 1),
+    d(2, 65, 0, 0),
+    d(130, 63, 0, 1),
+    d(4, 1031, 0, 0),
+    d(65_537, 3, 0, 1),
+];
+
+fn show_dims(d: &Dims) -> String {
+    format!("{}×{}×{}{}", d.tokens, d.in_features, d.out_features, if d.rank == 1 { "+" } else { "" })
+}
+
+fn show_rows(d: &Dims) -> String {
+    format!("{} of {}×{}", d.tokens, d.out_features, d.in_features)
+}
+
+fn show_squared(d: &Dims) -> String {
+    format!("{}×{}", d.out_features, d.in_features)
+}
+
+fn show_inputs(d: &Dims) -> String {
+    format!("{}×{}{}", d.tokens, d.in_features, if d.rank == 1 { " with zeros" } else { "" })
+}
+
+type Mutations = &'static [(&'static str, &'static str, &'static str)];
+
+const LINEAR: Mutations = &[
+    (
+        "the last columns dropped",
+        "x[token * columns4 + at], k < columns4",
+        "x[token * columns4 + at], k + 1 < columns4",
+    ),
+    ("the sum stopping at the tile", "first_k < columns4 + DEPTH", "first_k < 2 * DEPTH"),
+    ("a term dropped", "sum[i] += part.z * w[2];", ""),
+    ("W not transposed", "let w = transpose(", "let w = ("),
+    ("only the first column tile", "tile % output_tiles * TILE", "0u"),
+    ("only the first token tile", "tile / output_tiles * TILE", "0u"),
+    ("another row of W", "params.first_row + min(first_out", "min(first_out"),
+    ("another column", "params.first_column + out]", "out]"),
+    ("another bias", "bias[(params.first_bias + out) * params.has_bias]", "bias[out * params.has_bias]"),
+    ("the bias dropped", "sum[i][j] + offset", "sum[i][j]"),
+    ("the bias always", "params.has_bias], params.has_bias == 1)", "1u], true)"),
+    ("accumulation", "+ out] = params.scale", "+ out] += params.scale"),
+    (
+        "the output transposed",
+        "output[token * params.columns + params.first_column + out]",
+        "output[(params.first_column + out) * params.tokens + token]",
+    ),
+];
+const LINEAR_GEMV: Mutations = &[
+    ("the last chunk dropped", "chunk < chunks;", "chunk + 1 < chunks;"),
+    ("the sum stopping at the lanes", "chunk += LANES", "chunk += chunks"),
+    ("a lane left out", "lane < LANES;", "lane + 1 < LANES;"),
+    ("a row repeated", "load(row.z, chunk)", "load(row.y, chunk)"),
+    ("only the first workgroup", "(group.x + group.y * groups.x) * TEAMS", "0 * TEAMS"),
+    ("another row of W", "params.first_row + min(", "min("),
+    ("another column", "output[params.first_column + out]", "output[out]"),
+    ("another bias", "bias[(params.first_bias + out) * params.has_bias]", "bias[out * params.has_bias]"),
+    ("the bias dropped", "sum + offset", "sum"),
+    ("accumulation", "+ out] = params.scale", "+ out] += params.scale"),
+];
+const LINEAR_VEC4: Mutations = &[
+    ("the last columns dropped", "min(CHUNK, columns4 - chunk * CHUNK)", "min(CHUNK, columns4 - 1 - chunk * CHUNK)"),
+    ("stopping at the workgroup", "id.x + id.y * groups.x * WORKGROUP", "id.x % WORKGROUP"),
+    ("only the first token tile", "tile / output_tiles * TOKENS", "0u"),
+    ("only the first output tile", "tile % output_tiles * OUTPUTS", "0u"),
+    ("a token repeated", "first_token + 3, last_token", "first_token + 2, last_token"),
+    ("an output repeated", "load(row.w, chunk)", "load(row.z, chunk)"),
+    (
+        "W transposed",
+        "let w = mat4x4f(unpack(w0, j), unpack(w1, j), unpack(w2, j), unpack(w3, j))",
+        "let w = transpose(mat4x4f(unpack(w0, j), unpack(w1, j), unpack(w2, j), unpack(w3, j)))",
+    ),
+    ("another row of W", "params.first_row + min(", "min("),
+    ("another column", "params.first_column + out;", "out;"),
+    ("another bias", "bias[(params.first_bias + out) * params.has_bias]", "bias[out * params.has_bias]"),
+    ("the bias dropped", "sums[i][j] + offset", "sums[i][j]"),
+    ("accumulation", "output[at] = ", "output[at] += "),
+];
+const LINEAR_T: Mutations = &[
+    ("the last row dropped", "row < params.rows)", "row + 1 < params.rows)"),
+    ("the sum stopping at the tile", "first_k < params.rows + 4 * DEPTH", "first_k < 8 * DEPTH"),
+    ("a term dropped", "sum[i] += d.z * w2;", ""),
+    ("rows swapped", "sum[i] += d.y * w1;", "sum[i] += d.y * w2;"),
+    ("only the first column tile", "tile % input_tiles * ACROSS", "0u"),
+    ("only the first token tile", "tile / input_tiles * TILE", "0u"),
+    ("another row of W", "params.first_row + min(row, last)", "min(row, last)"),
+    ("another column", "params.first_column + min(k, vec4u(last))", "min(k, vec4u(last))"),
+    ("accumulation never", "params.accumulate == 1", "false"),
+    ("accumulation always", "params.accumulate == 1", "true"),
+    ("d_input transposed", "let at = token * params.in_features + input", "let at = input * params.tokens + token"),
+];
+const LINEAR_T_GEMV: Mutations = &[
+    ("the last row dropped", "row < vec4u(params.rows)", "row + 1 < vec4u(params.rows)"),
+    ("the sum stopping at the slices", "k += 4 * SLICES", "k += params.rows"),
+    ("a row left out", "sum[j] += d.w * unpack(w3, j);", ""),
+    ("a column repeated", "partial[slice * CHUNKS + i / 4][i % 4]", "partial[slice * CHUNKS + i / 4][i % 2]"),
+    ("only the first workgroup", "(group.x + group.y * groups.x) * CHUNKS + local.x", "local.x"),
+    ("another row of W", "params.first_row + at.y", "at.y"),
+    ("another column", "params.first_column + at", "at"),
+    ("accumulation never", "params.accumulate == 1", "false"),
+    ("accumulation always", "params.accumulate == 1", "true"),
+];
+const LINEAR_T_VEC4: Mutations = &[
+    ("the last row dropped", "k < params.rows;", "k + 1 < params.rows;"),
+    ("stopping at the workgroup", "id.x + id.y * groups.x * WORKGROUP", "id.x % WORKGROUP"),
+    ("only the first token tile", "tile / columns4 * TOKENS", "0u"),
+    ("a token repeated", "first_token + 3, last_token", "first_token + 2, last_token"),
+    ("another row of W", "params.first_row + k", "k"),
+    (
+        "another column",
+        "first_token + 5, last_token) * params.columns + params.first_column",
+        "first_token + 5, last_token) * params.columns",
+    ),
+    ("accumulation never", "params.accumulate == 1", "false"),
+    ("accumulation always", "params.accumulate == 1", "true"),
+    (
+        "d_input transposed",
+        "let at = (first_token + i) * params.in_features + input",
+        "let at = input * params.tokens + first_token + i",
+    ),
+];
+const ROWS: Mutations = &[
+    ("another part's rows too", "if !mine && !missing", "if false"),
+    ("the row's index in the whole", "select(row - params.first_id, 0, missing)", "select(row, 0, missing)"),
+    ("stopping at the workgroup", "id.x + id.y * groups.x * WORKGROUP", "id.x % WORKGROUP"),
+    ("accumulation", "4 * at + j] = ", "4 * at + j] += "),
+    ("the scale twice", "params.scale * unpack", "params.scale * 2 * unpack"),
+];
+const ROW_SQUARES: Mutations = &[
+    ("the last columns dropped", "min(CHUNK, columns4 - chunk * CHUNK)", "min(CHUNK, columns4 - 1 - chunk * CHUNK)"),
+    ("no square", "sum += w * w;", "sum += w;"),
+    ("another square", "squares[params.first_square + row]", "squares[row]"),
+    ("accumulation", "] = params.scale", "] += params.scale"),
+    ("stopping at the workgroup", "id.x + id.y * groups.x * WORKGROUP", "id.x % WORKGROUP"),
+    ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+];
+const NONE: Mutations = &[];
+
+/// Of each layout, where single weights are read.
+const LAYOUTS: [Mutations; 8] = [
+    &[
+        ("another row", "row * (params.in_features / 4) + chunk", "chunk"),
+        ("columns turned", "return packed;", "return packed.yxzw;"),
+    ],
+    ROWS,
+    &[
+        ("rows without padding", "(params.in_features + 7) / 8", "params.in_features / 8"),
+        ("words swapped", "unpack2x16float(packed[2 * j])", "unpack2x16float(packed[2 * j + 1])"),
+        ("the first half only", "packed[2 * j + 1]", "packed[1]"),
+    ],
+    &[
+        ("rows without padding", "(params.in_features + 7) / 8", "params.in_features / 8"),
+        ("halves swapped", "vec4u(a << 16, a, b << 16, b)", "vec4u(a, a << 16, b, b << 16)"),
+        ("the neighbour's bits", "& vec4u(0xffff0000)", ""),
+    ],
+    &[
+        ("rows without padding", "(params.in_features + 63) / 64", "params.in_features / 64"),
+        (
+            "columns turned",
+            "vec4u(word, word << 2, word << 4, word << 6)",
+            "vec4u(word << 6, word << 4, word << 2, word)",
+        ),
+        ("bytes turned", "(j % 4 * 8)", "(24 - j % 4 * 8)"),
+        ("no sign", "vec4u(0xc0000000)", "vec4u(0x40000000)"),
+    ],
+    &[
+        ("rows of another length", "(params.in_features + 255) / 256", "params.in_features / 256"),
+        ("another block's factor", "[block / 2 % 4]", "[block % 4]"),
+        ("the neighbour's factor", "scales[block % 2]", "scales[0]"),
+        ("no sign", " ^ 0x80808080", ""),
+        ("bytes swapped", "word << 15, word << 7", "word << 7, word << 15"),
+        ("another offset", "384 * packed.d", "383 * packed.d"),
+    ],
+    &[
+        ("rows of another length", "(params.in_features + 255) / 256", "params.in_features / 256"),
+        ("another block's factor", "[chunk / 2 % 4]", "[chunk % 4]"),
+        ("the neighbour's factor", "scales[chunk % 2]", "scales[0]"),
+        ("halves of bytes swapped", ">> (j / 4 * 4)", ">> (4 - j / 4 * 4)"),
+        ("another offset", "136 * packed.d", "135 * packed.d"),
+    ],
+    &[
+        ("rows of another length", "(params.in_features + 127) / 128", "params.in_features / 128"),
+        ("another block's factor", "[chunk % 4]", "[chunk / 2 % 4]"),
+        ("halves of bytes swapped", ">> (j / 4 * 4)", ">> (4 - j / 4 * 4)"),
+        ("no offset", " + packed.m", ""),
+    ],
+];
+
+macro_rules! specs {
+    ($($product:ident, $shapes:expr, $repeated:expr, $show:ident, $mutations:expr;)*) => {
+        [$(
+            specs!(@one $product, 0, $shapes, $repeated, $show, $mutations),
+            specs!(@one $product, 1, $shapes, $repeated, $show, $mutations),
+            specs!(@one $product, 2, $shapes, $repeated, $show, $mutations),
+            specs!(@one $product, 3, $shapes, $repeated, $show, $mutations),
+            specs!(@one $product, 4, $shapes, $repeated, $show, $mutations),
+            specs!(@one $product, 5, $shapes, $repeated, $show, $mutations),
+            specs!(@one $product, 6, $shapes, $repeated, $show, $mutations),
+            specs!(@one $product, 7, $shapes, $repeated, $show, $mutations),
+        )*]
+    };
+    (@one $product:ident, $layout:literal, $shapes:expr, $repeated:expr, $show:ident, $mutations:expr) => {
+        Spec {
+            kernel: &base::$product::KERNELS[$layout],
+            case: $product::<$layout>,
+            shapes: $shapes[$layout],
+            repeated: $repeated,
+            show: $show,
+            bound: "products",
+            mutations: $mutations[$layout],
+        }
+    };
+}
+
+/// Of each layout those of f32 of any width.
+const fn at_any(mutations: Mutations) -> [Mutations; 8] {
+    [NONE, mutations, NONE, NONE, NONE, NONE, NONE, NONE]
+}
+
+pub static PRODUCTS: [Spec; 64] = specs! {
+    linear, [PRODUCT; 8], 0..2, show_dims, at_any(LINEAR);
+    linear_gemv, [ONE_TOKEN; 8], 0..4, show_dims, at_any(LINEAR_GEMV);
+    linear_vec4, [PRODUCT; 8], 0..2, show_dims, at_any(LINEAR_VEC4);
+    linear_t, [PRODUCT; 8], 0..2, show_dims, at_any(LINEAR_T);
+    linear_t_gemv, [ONE_TOKEN; 8], 0..4, show_dims, at_any(LINEAR_T_GEMV);
+    linear_t_vec4, [PRODUCT; 8], 0..2, show_dims, at_any(LINEAR_T_VEC4);
+    rows, [LOOKED_UP; 8], 0..2, show_rows, LAYOUTS;
+    row_squares, [SQUARED, SQUARED_ALL, SQUARED, SQUARED, SQUARED, SQUARED, SQUARED, SQUARED], 0..2, show_squared, at_any(ROW_SQUARES);
+};
+
+pub static INPUTS: &[Spec] = &[
+    Spec {
+        kernel: &base::pad_rows::KERNEL,
+        case: pad_rows,
+        shapes: PADDED,
+        repeated: 0..2,
+        show: show_inputs,
+        bound: "exact",
+        mutations: &[
+            ("no zeros", "select(0.0, found, column < params.features)", "found"),
+            ("rows of another width", "i / params.padded * params.features", "i / params.padded * params.padded"),
+            ("stopping at the workgroup", "id.x + id.y * groups.x * WORKGROUP", "id.x % WORKGROUP"),
+            ("accumulation", "output[i] = ", "output[i] += "),
+        ],
+    },
+    Spec {
+        kernel: &base::absmax_int8::KERNEL,
+        case: absmax_int8,
+        shapes: QUANTISED,
+        repeated: 0..4,
+        show: show_inputs,
+        bound: "products",
+        mutations: &[
+            ("half up", "round(value * s)", "floor(value * s + 0.5)"),
+            ("a lane left out", "i < LANES;", "i + 1 < LANES;"),
+            ("no least maximum", "var m = 1e-5;", "var m = 1e-20;"),
+            ("the exponent not moved", "exponent -= 1;", ""),
+            ("only the first row", "min(group.x + group.y * groups.x, params.rows - 1)", "0u"),
+            ("never rounded", "round(value * s)", "(value * s)"),
+        ],
+    },
+];

@@ -32,15 +32,20 @@ fn main(
 
     // Out of range repeats the last column; it is not written.
     let column = min(first_column + local.x, params.in_features - 1);
-    var sum: array<f32, RANKS>;
+    // RANKS sums as two vectors: an array, indexed, is slow on software adapters.
+    let low = min(first_rank + vec4u(0, 1, 2, 3), vec4u(params.rank - 1));
+    let high = min(first_rank + vec4u(4, 5, 6, 7), vec4u(params.rank - 1));
+    var sum_low = vec4f();
+    var sum_high = vec4f();
     for (var t = local.y; t < params.tokens; t += SLICES) {
         let value = x[t * params.in_features + column];
-        for (var j = 0u; j < RANKS; j++) {
-            sum[j] += value * dh[t * params.rank + min(first_rank + j, params.rank - 1)];
-        }
+        let row = t * params.rank;
+        sum_low += value * vec4f(dh[row + low.x], dh[row + low.y], dh[row + low.z], dh[row + low.w]);
+        sum_high += value * vec4f(dh[row + high.x], dh[row + high.y], dh[row + high.z], dh[row + high.w]);
     }
-    for (var j = 0u; j < RANKS; j++) {
-        partial[(local.y * RANKS + j) * COLUMNS + local.x] = sum[j];
+    for (var j = 0u; j < 4; j++) {
+        partial[(local.y * RANKS + j) * COLUMNS + local.x] = sum_low[j];
+        partial[(local.y * RANKS + 4 + j) * COLUMNS + local.x] = sum_high[j];
     }
     workgroupBarrier();
 

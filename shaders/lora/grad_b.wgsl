@@ -32,15 +32,20 @@ fn main(
 
     // Out of range repeats the last column; it is not written.
     let column = min(first_column + local.x, params.out_features - 1);
-    var sum: array<f32, RANKS>;
+    // RANKS sums as two vectors: an array, indexed, is slow on software adapters.
+    let low = min(first_rank + vec4u(0, 1, 2, 3), vec4u(params.rank - 1));
+    let high = min(first_rank + vec4u(4, 5, 6, 7), vec4u(params.rank - 1));
+    var sum_low = vec4f();
+    var sum_high = vec4f();
     for (var t = local.y; t < params.tokens; t += SLICES) {
         let value = d_output[t * params.out_features + column];
-        for (var j = 0u; j < RANKS; j++) {
-            sum[j] += value * h[t * params.rank + min(first_rank + j, params.rank - 1)];
-        }
+        let row = t * params.rank;
+        sum_low += value * vec4f(h[row + low.x], h[row + low.y], h[row + low.z], h[row + low.w]);
+        sum_high += value * vec4f(h[row + high.x], h[row + high.y], h[row + high.z], h[row + high.w]);
     }
-    for (var j = 0u; j < RANKS; j++) {
-        partial[index * RANKS + j] = sum[j];
+    for (var j = 0u; j < 4; j++) {
+        partial[index * RANKS + j] = sum_low[j];
+        partial[index * RANKS + 4 + j] = sum_high[j];
     }
     workgroupBarrier();
 

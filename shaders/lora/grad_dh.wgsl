@@ -31,15 +31,20 @@ fn main(
 
     // Out of range repeats the last row; it is not written.
     let d_row = min(first_token + local.y, params.tokens - 1) * params.out_features;
-    var sum: array<f32, RANKS>;
+    // RANKS sums as two vectors: an array, indexed, is slow on software adapters.
+    let low = min(first_rank + vec4u(0, 1, 2, 3), vec4u(params.rank - 1));
+    let high = min(first_rank + vec4u(4, 5, 6, 7), vec4u(params.rank - 1));
+    var sum_low = vec4f();
+    var sum_high = vec4f();
     for (var k = local.x; k < params.out_features; k += LANES) {
         let value = d_output[d_row + k];
-        for (var j = 0u; j < RANKS; j++) {
-            sum[j] += value * b[k * params.rank + min(first_rank + j, params.rank - 1)];
-        }
+        let row = k * params.rank;
+        sum_low += value * vec4f(b[row + low.x], b[row + low.y], b[row + low.z], b[row + low.w]);
+        sum_high += value * vec4f(b[row + high.x], b[row + high.y], b[row + high.z], b[row + high.w]);
     }
-    for (var j = 0u; j < RANKS; j++) {
-        partial[index * RANKS + j] = sum[j];
+    for (var j = 0u; j < 4; j++) {
+        partial[index * RANKS + j] = sum_low[j];
+        partial[index * RANKS + 4 + j] = sum_high[j];
     }
     workgroupBarrier();
 

@@ -26,12 +26,13 @@ fn main(
     if column >= params.in_features {
         return;
     }
-    var sum: array<f32, TOKENS>;
+    // TOKENS rows as one vector: an array, indexed, is slow on software adapters. Out of range repeats the last row; it is
+    // not written.
+    let rows = min(first_token + vec4u(0, 1, 2, 3), vec4u(params.tokens - 1)) * params.rank;
+    var sum = vec4f();
     for (var r = 0u; r < params.rank; r++) {
-        let weight = a[r * params.in_features + column];
-        for (var i = 0u; i < TOKENS; i++) {
-            sum[i] += weight * dh[min(first_token + i, params.tokens - 1) * params.rank + r];
-        }
+        let at = rows + r;
+        sum += a[r * params.in_features + column] * vec4f(dh[at.x], dh[at.y], dh[at.z], dh[at.w]);
     }
     for (var i = 0u; i < TOKENS; i++) {
         if first_token + i < params.tokens {

@@ -31,15 +31,19 @@ fn main(
 
     // Out of range repeats the last row; it is not written.
     let x_row = min(first_token + local.y, params.tokens - 1) * params.in_features;
-    var sum: array<f32, RANKS>;
+    // RANKS sums as two vectors: an array, indexed, is slow on software adapters.
+    let low = min(first_rank + vec4u(0, 1, 2, 3), vec4u(params.rank - 1)) * params.in_features;
+    let high = min(first_rank + vec4u(4, 5, 6, 7), vec4u(params.rank - 1)) * params.in_features;
+    var sum_low = vec4f();
+    var sum_high = vec4f();
     for (var k = local.x; k < params.in_features; k += LANES) {
         let value = x[x_row + k];
-        for (var j = 0u; j < RANKS; j++) {
-            sum[j] += value * a[min(first_rank + j, params.rank - 1) * params.in_features + k];
-        }
+        sum_low += value * vec4f(a[low.x + k], a[low.y + k], a[low.z + k], a[low.w + k]);
+        sum_high += value * vec4f(a[high.x + k], a[high.y + k], a[high.z + k], a[high.w + k]);
     }
-    for (var j = 0u; j < RANKS; j++) {
-        partial[index * RANKS + j] = sum[j];
+    for (var j = 0u; j < 4; j++) {
+        partial[index * RANKS + j] = sum_low[j];
+        partial[index * RANKS + 4 + j] = sum_high[j];
     }
     workgroupBarrier();
 

@@ -25,12 +25,13 @@ fn main(
     if column >= params.out_features {
         return;
     }
-    var sum: array<f32, TOKENS>;
+    // TOKENS rows as one vector: an array, indexed, is slow on software adapters. Out of range repeats the last row; it is
+    // not written.
+    let rows = min(first_token + vec4u(0, 1, 2, 3), vec4u(params.tokens - 1)) * params.rank;
+    var sum = vec4f();
     for (var r = 0u; r < params.rank; r++) {
-        let weight = b[column * params.rank + r];
-        for (var i = 0u; i < TOKENS; i++) {
-            sum[i] += weight * h[min(first_token + i, params.tokens - 1) * params.rank + r];
-        }
+        let at = rows + r;
+        sum += b[column * params.rank + r] * vec4f(h[at.x], h[at.y], h[at.z], h[at.w]);
     }
     for (var i = 0u; i < TOKENS; i++) {
         if first_token + i < params.tokens {

@@ -1014,7 +1014,7 @@ pub static SPECS: &[Spec] = &[
         ("only the first column tile", "tile % column_tiles * COLUMNS", "0u"),
         ("only the first token tile", "tile / column_tiles * TOKENS", "0u"),
         ("B transposed", "b[column * params.rank + r]", "b[r * params.out_features + column]"),
-        ("h transposed", "min(first_token + i, params.tokens - 1) * params.rank + r", "r * params.tokens + min(first_token + i, params.tokens - 1)"),
+        ("h transposed", "rows + r", "rows / params.rank + r * params.tokens"),
     ]),
     spec!(lora / grad_a, ANY_TOKENS 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "t < params.tokens;", "t + 1 < params.tokens;"),
@@ -1027,6 +1027,8 @@ pub static SPECS: &[Spec] = &[
         ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
         ("dA transposed", "d_a[rank * params.in_features + input]", "d_a[input * params.rank + rank]"),
         ("x transposed", "x[t * params.in_features + column]", "x[column * params.tokens + t]"),
+        ("ranks swapped", "dh[row + low.x], dh[row + low.y]", "dh[row + low.y], dh[row + low.x]"),
+        ("the upper ranks left out", "sum_high[j]", "0.0"),
     ]),
     spec!(lora / grad_b, ANY_TOKENS 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "t < params.tokens;", "t + 1 < params.tokens;"),
@@ -1039,6 +1041,8 @@ pub static SPECS: &[Spec] = &[
         ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
         ("dB transposed", "d_b[out * params.rank + rank]", "d_b[rank * params.out_features + out]"),
         ("d_output transposed", "d_output[t * params.out_features + column]", "d_output[column * params.tokens + t]"),
+        ("ranks swapped", "h[row + low.x], h[row + low.y]", "h[row + low.y], h[row + low.x]"),
+        ("the upper ranks left out", "sum_high[j]", "0.0"),
     ]),
     spec!(lora / grad_dh, MANY_TOKENS 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "k < params.out_features;", "k + 1 < params.out_features;"),
@@ -1048,7 +1052,9 @@ pub static SPECS: &[Spec] = &[
         ("only the first token tile", "tile / rank_tiles * TOKENS", "0u"),
         ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
         ("dh transposed", "dh[token * params.rank + rank]", "dh[rank * params.tokens + token]"),
-        ("B transposed", "b[k * params.rank + min(first_rank + j, params.rank - 1)]", "b[min(first_rank + j, params.rank - 1) * params.out_features + k]"),
+        ("B's rows on each other", "k * params.rank", "k"),
+        ("ranks swapped", "b[row + low.x], b[row + low.y]", "b[row + low.y], b[row + low.x]"),
+        ("the upper ranks left out", "sum_high[j]", "0.0"),
     ]),
     spec!(lora / grad_dh_gemv, ONE_TOKEN 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "k < params.out_features;", "k + 1 < params.out_features;"),
@@ -1066,7 +1072,7 @@ pub static SPECS: &[Spec] = &[
         ("only the first column tile", "tile % column_tiles * COLUMNS", "0u"),
         ("only the first token tile", "tile / column_tiles * TOKENS", "0u"),
         ("A transposed", "a[r * params.in_features + column]", "a[column * params.rank + r]"),
-        ("dh transposed", "min(first_token + i, params.tokens - 1) * params.rank + r", "r * params.tokens + min(first_token + i, params.tokens - 1)"),
+        ("dh transposed", "rows + r", "rows / params.rank + r * params.tokens"),
     ]),
     spec!(lora / project_a, MANY_TOKENS 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "k < params.in_features;", "k + 1 < params.in_features;"),
@@ -1076,7 +1082,9 @@ pub static SPECS: &[Spec] = &[
         ("only the first token tile", "tile / rank_tiles * TOKENS", "0u"),
         ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
         ("h transposed", "h[token * params.rank + rank]", "h[rank * params.tokens + token]"),
-        ("A transposed", "min(first_rank + j, params.rank - 1) * params.in_features + k", "k * params.rank + min(first_rank + j, params.rank - 1)"),
+        ("A's rows on each other", "vec4u(0, 1, 2, 3), vec4u(params.rank - 1)) * params.in_features", "vec4u(0, 1, 2, 3), vec4u(params.rank - 1))"),
+        ("ranks swapped", "a[low.x + k], a[low.y + k]", "a[low.y + k], a[low.x + k]"),
+        ("the upper ranks left out", "sum_high[j]", "0.0"),
     ]),
     spec!(lora / project_a_gemv, ONE_TOKEN 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "k < params.in_features;", "k + 1 < params.in_features;"),

@@ -13,7 +13,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_dh",
     source: &[wgsl!("../../../shaders/lora/grad_dh.wgsl")],
     buffers: &[("b", Access::Read), ("d_output", Access::Read), ("dh", Access::Write)],
-    constants: &[("LANES", 32, 4), ("TOKENS", 8, 4)],
+    constants: &[("LANES", 32, 1), ("TOKENS", 8, 4)],
     params_size: size_of::<Params>(),
 };
 

@@ -13,7 +13,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/project_a",
     source: &[wgsl!("../../../shaders/lora/project_a.wgsl")],
     buffers: &[("a", Access::Read), ("x", Access::Read), ("h", Access::Write)],
-    constants: &[("LANES", 32, 4), ("TOKENS", 8, 4)],
+    constants: &[("LANES", 32, 1), ("TOKENS", 8, 4)],
     params_size: size_of::<Params>(),
 };
 

@@ -62,6 +62,16 @@ pub struct Stats {
 #[derive(Clone)]
 pub struct Gpu(pub(crate) Rc<Inner>);
 
+/// Reads under way in a browser, and what is done to have them answered soon.
+#[cfg(target_arch = "wasm32")]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Reads {
+    pub waiting: u32,
+    /// Whether messages are being sent meanwhile, and how many more.
+    pub hastened: bool,
+    pub round_trips: u32,
+}
+
 pub(crate) struct Inner {
     pub id: u32,
     pub device: wgpu::Device,
@@ -73,6 +83,9 @@ pub(crate) struct Inner {
     pub params: RefCell<Params>,
     /// Free read-back buffers, any size.
     pub staging: RefCell<Vec<wgpu::Buffer>>,
+    /// Reads under way.
+    #[cfg(target_arch = "wasm32")]
+    pub reads: Cell<Reads>,
     /// Counts whatever makes looked-up buffers, bind groups or offsets stale.
     pub generation: Cell<u64>,
     /// Partial sums of reductions and one pair of totals, shared by all recordings: the GPU runs them in order.
@@ -201,6 +214,8 @@ impl Gpu {
             lost,
             pipelines: RefCell::default(),
             staging: RefCell::default(),
+            #[cfg(target_arch = "wasm32")]
+            reads: Cell::default(),
             generation: Cell::default(),
             scratch: RefCell::default(),
             allocated: RefCell::default(),

@@ -3,6 +3,8 @@
 use std::future::Future;
 
 use super::device::Gpu;
+#[cfg(target_arch = "wasm32")]
+use super::device::Reads;
 use super::tensor::{Tensor, expect_usage};
 use crate::error::{Error, Result};
 
@@ -18,6 +20,8 @@ pub(crate) fn read<T, F: FnOnce(&wgpu::BufferView) -> T>(
         let _pending = pending;
         let (staging, copied, mapped, failure) = started?;
         gpu.wait();
+        #[cfg(target_arch = "wasm32")]
+        let _waiting = hasten(&gpu);
         let mapped = mapped.await;
         let outcome = copied.await;
         if let Some(error) = failure.borrow().clone() {
@@ -45,6 +49,43 @@ pub(crate) fn read<T, F: FnOnce(&wgpu::BufferView) -> T>(
         }
         pool.push(staging);
         Ok(value)
+    }
+}
+
+/// Round trips to the GPU process while a read waits: some 10 ms of them.
+#[cfg(target_arch = "wasm32")]
+const ROUND_TRIPS: u32 = 100;
+
+/// Keeps the GPU process awake while reads wait. Chromium's looks for work that is done when a message comes, and else every
+/// 2 ms, which is longer than a small step takes; an empty error scope is the smallest message that is answered.
+#[cfg(target_arch = "wasm32")]
+fn hasten(gpu: &Gpu) -> Waiting {
+    let reads = &gpu.0.reads;
+    reads.set(Reads { waiting: reads.get().waiting + 1, round_trips: ROUND_TRIPS, ..reads.get() });
+    if !reads.get().hastened {
+        reads.set(Reads { hastened: true, ..reads.get() });
+        let gpu = gpu.clone();
+        super::tensor::detach(async move {
+            let reads = &gpu.0.reads;
+            while reads.get().waiting > 0 && reads.get().round_trips > 0 && gpu.check_alive().is_ok() {
+                reads.set(Reads { round_trips: reads.get().round_trips - 1, ..reads.get() });
+                gpu.device().push_error_scope(wgpu::ErrorFilter::Validation).pop().await;
+            }
+            reads.set(Reads { hastened: false, ..reads.get() });
+        });
+    }
+    Waiting(gpu.clone())
+}
+
+/// One read, until it is dropped.
+#[cfg(target_arch = "wasm32")]
+struct Waiting(Gpu);
+
+#[cfg(target_arch = "wasm32")]
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let reads = &self.0.0.reads;
+        reads.set(Reads { waiting: reads.get().waiting - 1, ..reads.get() });
     }
 }
 

@@ -88,7 +88,7 @@ impl Pipelines {
     /// Those of `kernels` that are not compiled, each once.
     pub fn missing(&self, kernels: impl Iterator<Item = &'static Kernel>) -> Vec<&'static Kernel> {
         let mut missing: Vec<_> = kernels.filter(|kernel| !self.compiled.contains_key(kernel.name)).collect();
-        missing.sort_by_key(|kernel| kernel.name);
+        missing.sort_unstable_by_key(|kernel| kernel.name);
         missing.dedup_by_key(|kernel| kernel.name);
         missing
     }

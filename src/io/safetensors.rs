@@ -143,7 +143,7 @@ impl Header {
             return Err(keys(twice));
         }
         drop(seen);
-        tensors.sort_by_key(|t| (t.range.start, t.range.end));
+        tensors.sort_unstable_by_key(|t| (t.range.start, t.range.end));
         let mut end = data_start;
         for tensor in &tensors {
             if tensor.range.start != end {
@@ -334,7 +334,7 @@ pub struct Entry<'a> {
 /// A whole file, byte for byte as the format's own library writes it: tensors by falling width of their type, then by name;
 /// the header padded to 8 bytes.
 pub fn write(entries: &mut [Entry], metadata: &[(String, String)]) -> Vec<u8> {
-    entries.sort_by(|a, b| b.dtype.cmp(&a.dtype).then(a.name.cmp(b.name)));
+    entries.sort_unstable_by(|a, b| b.dtype.cmp(&a.dtype).then(a.name.cmp(b.name)));
     let mut header = String::from("{");
     if !metadata.is_empty() {
         header.push_str("\"__metadata__\":{");

@@ -50,7 +50,7 @@ impl Schedule {
             }
             Schedule::Cosine { warmup, total } => {
                 let progress = (step - warmup) as f64 / total.saturating_sub(warmup).max(1) as f64;
-                (0.5 * (1.0 + (std::f64::consts::PI * progress).cos())).max(0.0)
+                (0.5 * (1.0 + cosine(std::f64::consts::PI * progress))).max(0.0)
             }
         }
     }
@@ -76,4 +76,12 @@ impl Schedule {
         }
         Ok((0..=last).map(|step| (lr * self.factor(step)) as f32).collect())
     }
+}
+
+/// In the browser by JavaScript, whose function is there already.
+fn cosine(angle: f64) -> f64 {
+    #[cfg(target_arch = "wasm32")]
+    return js_sys::Math::cos(angle);
+    #[cfg(not(target_arch = "wasm32"))]
+    angle.cos()
 }

@@ -4,6 +4,7 @@
  *
  * @packageDocumentation
  */
+export { FrozenLinear, type FrozenLinearOptions, type WeightKind } from "./base.js";
 export { type CheckpointInfo, Checkpoints, type Resumable } from "./checkpoints.js";
 export { LoraError, type LoraErrorCode } from "./error.js";
 export { Gpu, type GpuFeature, type GpuInfo, type GpuOptions, type GpuStats } from "./gpu.js";
@@ -46,6 +47,9 @@ export {
 export { init, type WasmSource } from "./wasm.js";
 
 // `using` disposes of them too, where the engine has it.
+declare module "./base.js" {
+  interface FrozenLinear extends Disposable {}
+}
 declare module "./gpu.js" {
   interface Gpu extends Disposable {}
 }

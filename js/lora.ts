@@ -1,4 +1,5 @@
-import { RawAdapter, RawConfig, RawGrad, type RawGpu, RawLayer, type RawRecording, type RawTensor, RawWeight } from "./wasm/lora_webgpu.js";
+import { RawAdapter, RawConfig, type RawFrozen, RawGrad, type RawGpu, RawLayer, type RawRecording, type RawTensor, RawWeight } from "./wasm/lora_webgpu.js";
+import { FrozenLinear } from "./base.js";
 import { bind, boolean, checkOptions, disposable, finite, float32Array, integer, seedNumber, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
@@ -168,7 +169,12 @@ export interface LoraLinearOptions extends AdapterOptions {
    * The frozen weight `[outFeatures, inFeatures]`, row-major. The layer keeps this very array, which must not
    * change, for `Trainer.recover()`.
    */
-  weight: Float32Array;
+  weight?: Float32Array;
+  /**
+   * In place of `weight` and `bias` a frozen layer of any kind, which belongs to the layer from then on and is freed with it.
+   * A layer on it cannot be moved to another device by `Trainer.recover()`.
+   */
+  base?: FrozenLinear;
   /** The frozen bias `[outFeatures]`. */
   bias?: Float32Array;
   /** The module's name in its model, e.g. `encoder.fc`. */
@@ -197,6 +203,9 @@ export class LoraLinear {
 
   static {
     remake = (layer, gpu) => {
+      if (layer.#options.base) {
+        throw new LoraError("invalid-argument", "recover: expected layers made with `weight`, got one made with `base`");
+      }
       const made = new LoraLinear(gpu, layer.#options);
       layer.#added.forEach((options, name) => made.addAdapter(name, options));
       const first = made.adapters[0] as string;
@@ -216,29 +225,37 @@ export class LoraLinear {
 
   /** Throws code `shape` where a length differs, `invalid-argument`, `unknown-option`, or `limit`. */
   constructor(gpu: Gpu, options: LoraLinearOptions) {
-    checkOptions("LoraLinear", options, [...ADAPTER_OPTIONS, "weight", "bias", "name"]);
-    const { weight, bias, name } = options;
+    checkOptions("LoraLinear", options, [...ADAPTER_OPTIONS, "weight", "bias", "base", "name"]);
+    const { weight, bias, base, name } = options;
     const rawGpu = unwrap<RawGpu>("gpu", Gpu, gpu);
     const config = rawConfig(options);
     this.#gpu = gpu;
     this.name = name === undefined ? undefined : String(name);
     this.inFeatures = integer("inFeatures", options.inFeatures);
     this.outFeatures = integer("outFeatures", options.outFeatures);
-    float32Array("weight", weight);
-    if (bias !== undefined) float32Array("bias", bias);
-    const uploaded: Tensor[] = [];
-    const upload = (label: string, shape: number[], data: Float32Array): RawTensor => {
-      const tensor = new Tensor(gpu, { label, shape, data });
-      uploaded.push(tensor);
-      return unwrap<RawTensor>(label, Tensor, tensor);
-    };
-    try {
-      const rawWeight = upload("weight", [this.outFeatures, this.inFeatures], weight);
-      const rawBias = bias && upload("bias", [this.outFeatures], bias);
-      this.#raw = new RawLayer(rawGpu, this.name, rawWeight, rawBias ?? rawWeight, rawBias !== undefined, config);
-    } catch (error) {
-      uploaded.forEach((tensor) => tensor.dispose());
-      throw error;
+    if (base !== undefined) {
+      const rawBase = unwrap<RawFrozen>("base", FrozenLinear, base);
+      if (weight !== undefined || bias !== undefined) {
+        throw new LoraError("invalid-argument", "base: expected no weight and bias beside it, got both");
+      }
+      if (base.inFeatures !== this.inFeatures || base.outFeatures !== this.outFeatures) {
+        const [expected, got] = [[this.outFeatures, this.inFeatures], [base.outFeatures, base.inFeatures]];
+        throw new LoraError("shape", `base: expected [${expected.join(", ")}], got [${got.join(", ")}]`);
+      }
+      this.#raw = RawLayer.onBase(rawGpu, this.name, rawBase, config);
+    } else {
+      const frozen = new FrozenLinear(gpu, {
+        inFeatures: this.inFeatures,
+        outFeatures: this.outFeatures,
+        weight: float32Array("weight", weight),
+        ...(bias !== undefined && { bias }),
+      });
+      try {
+        this.#raw = RawLayer.onBase(rawGpu, this.name, unwrap<RawFrozen>("base", FrozenLinear, frozen), config);
+      } catch (error) {
+        frozen.dispose();
+        throw error;
+      }
     }
     bind(this, this.#raw);
     this.#options = { ...options };

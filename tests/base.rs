@@ -500,7 +500,7 @@ async fn what_does_not_fit_is_refused_by_name() {
     }
     refused("i2_s", loader(I2S, 4, 64), "shape", &["in_features", "128", "64"]);
     refused("transformers", loader(TRANSFORMERS, 6, 64), "shape", &["out_features", "4", "6"]);
-    for (rows, columns) in [(0, 4), (4, 0), (usize::MAX, 4), (4, usize::MAX), (usize::MAX, usize::MAX)] {
+    for (rows, columns) in [(0, 4), (4, 0), (4, usize::MAX), (usize::MAX, usize::MAX)] {
         for kind in [WeightKind::F32, WeightKind::Bf16] {
             let error = loader(kind, rows, columns).err().unwrap();
             assert!(["shape", "limit"].contains(&error.code()), "{error}");

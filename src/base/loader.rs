@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::FrozenLinear;
 use super::kind::WeightKind;
 use crate::error::{Error, Result, show_number};
-use crate::gpu::{Gpu, Tensor, check_length};
+use crate::gpu::{Gpu, Tensor};
 use crate::kernels::base::{Layout, Rows};
 
 /// Bytes that are turned and uploaded at a time, at least one row.
@@ -180,15 +180,25 @@ impl FrozenLoader {
         Ok(())
     }
 
+    /// Whether [`FrozenLoader::finish`] will succeed.
+    pub(crate) fn check_complete(&self) -> Result<()> {
+        if self.received != self.total {
+            return Err(Error::shape("weight", format!("{} bytes", self.total), self.received.to_string()));
+        }
+        if matches!(self.linear.kind, WeightKind::BitLinear { .. }) && self.scale.is_none() {
+            return Err(Error::argument("scale", "a number for ternary weights", "none"));
+        }
+        Ok(())
+    }
+
     /// The layer, once all bytes came.
     ///
     /// # Errors
     /// [`Error::Shape`] where some are missing, [`Error::InvalidArgument`] where a ternary weight has no scale.
     pub fn finish(self) -> Result<FrozenLinear> {
-        check_length("bytes of the weight", self.total, self.received as usize)?;
+        self.check_complete()?;
         let mut linear = self.linear;
-        if matches!(linear.kind, WeightKind::BitLinear { .. }) {
-            let scale = self.scale.ok_or_else(|| Error::argument("scale", "a number for ternary weights", "none"))?;
+        if let Some(scale) = self.scale {
             // The shader reads ternary weights as −2, 0 and 2.
             let scaled = |(first, rows): &(usize, Rows)| (*first, Rows { scale: 0.5 * scale, ..rows.clone() });
             linear.shards = linear.shards.iter().map(scaled).collect();

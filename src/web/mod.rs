@@ -4,6 +4,7 @@
 //! finds an object locked.
 
 mod adopt;
+mod base;
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -17,9 +18,9 @@ use wasm_bindgen_futures::future_to_promise;
 use crate::kernels::lora;
 use crate::train::Plan;
 use crate::{
-    Activation, AdamW, Adapter, DType, Error, FrozenLinear, Gpu, GpuRequest, Init, LoraConfig, LoraGrad, LoraLinear,
-    LoraWeight, Loss, Module, Network, Norm, Optimizer, OptimizerKind, OptimizerOptions, Position, Profile, Recording,
-    Resumed, Schedule, Sgd, Tensor, Trainer,
+    Activation, AdamW, Adapter, DType, Error, Gpu, GpuRequest, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight,
+    Loss, Module, Network, Norm, Optimizer, OptimizerKind, OptimizerOptions, Position, Profile, Recording, Resumed,
+    Schedule, Sgd, Tensor, Trainer,
 };
 
 type Result<T> = std::result::Result<T, JsValue>;
@@ -295,20 +296,6 @@ pub struct RawLayer(Rc<LoraLinear>);
 
 #[wasm_bindgen]
 impl RawLayer {
-    /// `bias` is any tensor where there is none.
-    #[wasm_bindgen(constructor)]
-    pub fn new(
-        gpu: &RawGpu,
-        name: Option<String>,
-        weight: &RawTensor,
-        bias: &RawTensor,
-        has_bias: bool,
-        config: &RawConfig,
-    ) -> Result<RawLayer> {
-        let base = FrozenLinear::from_tensors(weight.0.clone(), has_bias.then(|| bias.0.clone()))?;
-        Ok(RawLayer(Rc::new(LoraLinear::new(&gpu.0, name.as_deref(), base, &config.0)?)))
-    }
-
     /// The adapter of this name.
     pub fn adapter(&self, name: &str) -> Result<RawAdapter> {
         Ok(RawAdapter(self.0.adapter(name)?))

@@ -6,8 +6,8 @@ use js_sys::Uint8Array;
 use wasm_bindgen::prelude::*;
 
 use super::{RawConfig, RawGpu, RawLayer, RawRecording, RawTensor, Result};
-use crate::error::Error;
-use crate::{FrozenLinear, FrozenLoader, LoraLinear, Packing, WeightKind, pack};
+use crate::base::pack;
+use crate::{Error, FrozenLinear, FrozenLoader, LoraLinear, Packing, WeightKind};
 
 /// Bytes that cross into wasm at a time.
 const PIECE: u32 = 1 << 20;

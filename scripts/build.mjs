@@ -4,6 +4,7 @@ import { homedir } from "node:os";
 import { join, relative } from "node:path";
 import { pathToFileURL } from "node:url";
 import { gzipSync } from "node:zlib";
+import { writeDocs } from "./docs.mjs";
 import { budgets, locked, main, must, root, rust, say, seconds, stop, target, targetDir, tool, toolDir } from "./lib.mjs";
 
 // What rustc's wasm32 target emits since 1.87, and every browser with WebGPU understands.
@@ -13,16 +14,26 @@ const node = (script, ...args) => must(process.execPath, [join(root, "node_modul
 export async function build() {
   const start = performance.now();
   const pair = rust();
-  const dist = join(root, "dist"), wasm = join(dist, "wasm/lora_webgpu_bg.wasm");
+  const dist = join(root, "dist"), site = existsSync(join(root, "www/index.html"));
+  const built = join(targetDir, target, "wasm");
+  const bindgen = tool(toolDir("wasm-bindgen", locked("wasm-bindgen"), pair), "wasm-bindgen");
+  const finish = async (wasm, folder, name) => {
+    rmSync(folder, { recursive: true, force: true });
+    await must(bindgen, ["--target", "web", "--out-dir", folder, "--out-name", name, wasm]);
+    const path = join(folder, `${name}_bg.wasm`);
+    await node("binaryen/bin/wasm-opt", "-Oz", "--converge", "--strip-producers", ...FEATURES.map((name) => `--enable-${name}`), path, "-o", path);
+  };
 
   say("Compiling the crate to WebAssembly.");
-  await must(pair.cargo, ["build", "--lib", "--profile", "wasm", "--target", target], { env: { ...pair.env, ...withoutPaths(pair.env) } });
+  const what = site ? ["--lib", "--example", "check"] : ["--lib"]; // the site's self-check is a wasm of its own
+  await must(pair.cargo, ["build", ...what, "--profile", "wasm", "--target", target], { env: { ...pair.env, ...withoutPaths(pair.env) } });
 
   say("Writing its JavaScript and shrinking it (wasm-bindgen, wasm-opt).");
   rmSync(dist, { recursive: true, force: true });
-  const bindgen = tool(toolDir("wasm-bindgen", locked("wasm-bindgen"), pair), "wasm-bindgen");
-  await must(bindgen, ["--target", "web", "--out-dir", join(dist, "wasm"), join(targetDir, target, "wasm/lora_webgpu.wasm")]);
-  await node("binaryen/bin/wasm-opt", "-Oz", "--converge", "--strip-producers", ...FEATURES.map((name) => `--enable-${name}`), wasm, "-o", wasm);
+  await Promise.all([
+    finish(join(built, "lora_webgpu.wasm"), join(dist, "wasm"), "lora_webgpu"),
+    site && finish(join(built, "examples/check.wasm"), join(root, "www/wasm"), "check"),
+  ]);
   const { minifySync } = await import("vite"); // installed by set-up, not a built-in
   const minify = (path, options) => writeFileSync(path, minifySync(path, readFileSync(path, "utf8"), { module: true, ...options }).code);
   minify(join(dist, "wasm/lora_webgpu.js"));
@@ -33,8 +44,9 @@ export async function build() {
     // Without comments, which the declarations have, but by their names, which errors say.
     for (const name of readdirSync(dist)) if (name.endsWith(".js")) minify(join(dist, name), { mangle: false, compress: false });
   }
-  if (existsSync(join(root, "www/index.html"))) {
-    say("Building the site (www/, Vite).");
+  if (site) {
+    say("Building the site (www/ and docs/, Vite).");
+    await writeDocs();
     await node("vite/bin/vite.js", "build", join(root, "www"), "--config", join(root, "www/vite.config.js"), "--logLevel", "warn");
   }
   sizes(dist);

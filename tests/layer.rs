@@ -3,6 +3,8 @@
 #[path = "layer/adapters.rs"]
 mod adapters;
 mod common;
+#[path = "layer/problem.rs"]
+mod problem;
 mod reference;
 
 use std::collections::BTreeMap;
@@ -14,13 +16,12 @@ use lora_webgpu::{
     AdamW, FrozenLinear, Gpu, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Loss, Optimizer, OptimizerKind,
     OptimizerOptions, Recording, Result, Sgd, Tensor,
 };
+use problem::{DERIVED, Derivative, Problem, SCALE, derivatives};
 use reference::lora::{Old, lora_backward, lora_forward};
 use reference::{Dims, Sum, base, values};
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
 
 wasm_bindgen_test_configure!(run_in_browser);
-
-const SCALE: f32 = 1.75;
 
 const fn d(tokens: usize, in_features: usize, out_features: usize, rank: usize) -> Dims {
     Dims { tokens, in_features, out_features, rank }
@@ -467,54 +468,6 @@ async fn the_fused_forward_equals_the_unfused() {
 
 // ── a layer ──
 
-/// A layer with a base and an adapter of random numbers, and a batch.
-struct Problem {
-    d: Dims,
-    layer: LoraLinear,
-    x: Tensor,
-    d_output: Tensor,
-    d_input: Tensor,
-    w: Vec<f64>,
-    bias: Option<Vec<f64>>,
-    a: Vec<f64>,
-    b: Vec<f64>,
-    x_values: Vec<f64>,
-    d_output_values: Vec<f64>,
-}
-
-impl Problem {
-    fn new(gpu: &Gpu, d: Dims, with_bias: bool) -> Problem {
-        let rng = &mut Rng(11);
-        let w = rng.numbers(d.out_features * d.in_features);
-        let bias = rng.numbers(d.out_features);
-        let bias = with_bias.then_some(bias);
-        let base = FrozenLinear::new(gpu, d.out_features, d.in_features, &w, bias.as_deref()).unwrap();
-        let alpha = f64::from(SCALE) * d.rank as f64;
-        let layer = LoraLinear::new(gpu, Some("layer"), base, &LoraConfig::new(d.rank, alpha)).unwrap();
-        assert_eq!(layer.scaling(), SCALE);
-        let (a, b) = (rng.numbers(d.rank * d.in_features), rng.numbers(d.out_features * d.rank));
-        layer.weight().a.write(&a).unwrap();
-        layer.weight().b.write(&b).unwrap();
-        let (x, x_values) = rng.tensor(gpu, "x", &[d.tokens, d.in_features]);
-        let (d_output, d_output_values) = rng.tensor(gpu, "d_output", &[d.tokens, d.out_features]);
-        let nan = vec![f32::NAN; d.tokens * d.in_features];
-        let d_input = Tensor::from_slice(gpu, "d_input", &[d.tokens, d.in_features], &nan).unwrap();
-        let (w, bias, a, b) = (f64s(&w), bias.map(|bias| f64s(&bias)), f64s(&a), f64s(&b));
-        Problem { d, layer, x, d_output, d_input, w, bias, a, b, x_values, d_output_values }
-    }
-
-    /// Sums of the base's products and, along the chain, the adapter's.
-    fn output(&self, enabled: bool) -> Vec<Sum> {
-        let base = base::linear(self.d, &self.w, self.bias.as_deref(), &self.x_values);
-        if !enabled {
-            return base;
-        }
-        let zeros = vec![0.0; base.len()];
-        let adapter = lora_forward(self.d, &self.a, &self.b, &self.x_values, &zeros, SCALE.into());
-        base.iter().zip(&adapter).map(|(base, adapter)| base.plus(*adapter)).collect()
-    }
-}
-
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn a_layer_agrees_with_the_reference_with_its_adapter_on_and_off() {
     for profile in PROFILES {
@@ -604,46 +557,14 @@ async fn delta_weight_is_scaling_times_b_times_a() {
     assert_close("delta_weight", &p.layer.delta_weight().await.unwrap(), &products(&expected));
 }
 
-/// The loss is quadratic in each of A, B and x, so that a long step has no error but f32's.
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn directional_derivatives_hold_the_layers_gradients_to_1e_3() {
-    const STEP: f64 = 0.25;
     for profile in PROFILES {
         let gpu = gpu_as(profile).await;
-        for d in [d(1, 33, 20, 3), d(7, 12, 31, 17), d(2, 1, 5, 1), d(33, 16, 8, 8)] {
-            let p = Problem::new(&gpu, d, true);
-            let (targets, _) = Rng(13).tensor(&gpu, "targets", &[d.tokens, d.out_features]);
-            let loss = Tensor::zeros(&gpu, "loss", &[1]).unwrap();
-            let rec = Recording::new(&gpu);
-            p.layer.grad().zero(&rec).unwrap();
-            let output = p.layer.forward(&rec, &p.x).unwrap();
-            Loss::Mse.record(&rec, &output, &targets, &p.d_output, &loss).unwrap();
-            p.layer.backward(&rec, &p.x, &p.d_output, Some(&p.d_input)).unwrap();
-            rec.submit().await.unwrap();
-            let parameters = [
-                ("A", &p.layer.weight().a, &p.a, p.layer.grad().a.read().await.unwrap()),
-                ("B", &p.layer.weight().b, &p.b, p.layer.grad().b.read().await.unwrap()),
-                ("x", &p.x, &p.x_values, p.d_input.read().await.unwrap()),
-            ];
-            for (name, tensor, at, gradient) in parameters {
-                // A random direction, turned towards the gradient so that the derivative is not by chance near zero.
-                let gradient = f64s(&gradient);
-                let norm = |v: &[f64]| v.iter().map(|v| v * v).sum::<f64>().sqrt();
-                let random = f64s(&Rng(17).numbers(at.len()));
-                let (g, r) = (norm(&gradient), norm(&random));
-                let direction: Vec<f64> = gradient.iter().zip(&random).map(|(a, b)| a / g + b / (2.0 * r)).collect();
-                let mut losses = Vec::new();
-                for sign in [1.0, -1.0] {
-                    let moved = at.iter().zip(&direction).map(|(at, v)| (at + sign * STEP * v) as f32);
-                    tensor.write(&moved.collect::<Vec<_>>()).unwrap();
-                    rec.submit().await.unwrap();
-                    losses.push(f64::from(loss.read().await.unwrap()[0]));
-                }
-                tensor.write(&at.iter().map(|v| *v as f32).collect::<Vec<_>>()).unwrap();
-                let difference = (losses[0] - losses[1]) / (2.0 * STEP);
-                let derivative: f64 = gradient.iter().zip(&direction).map(|(g, v)| g * v).sum();
-                let error = (difference - derivative).abs() / derivative.abs();
-                assert!(error <= 1e-3, "{name} for {profile:?} at {d:?}: {difference} by differences, {derivative}");
+        for &d in DERIVED {
+            for Derivative { name, by_differences, by_gradient } in derivatives(&gpu, d).await.unwrap() {
+                let error = (by_differences - by_gradient).abs() / by_gradient.abs();
+                assert!(error <= 1e-3, "{name} for {profile:?} at {d:?}: {by_differences}, not {by_gradient}");
             }
         }
     }

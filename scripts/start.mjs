@@ -1,8 +1,9 @@
-// npm start: set-up, build, and the demo on localhost.
-import { createReadStream, existsSync, realpathSync, statSync } from "node:fs";
+// npm start: set-up, build, and the site on localhost.
+import { createReadStream, existsSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { createServer } from "node:http";
 import { extname, join, sep } from "node:path";
 import { pathToFileURL } from "node:url";
+import { createGzip } from "node:zlib";
 import { build } from "./build.mjs";
 import { main, root, stop } from "./lib.mjs";
 import { setup } from "./setup.mjs";
@@ -14,6 +15,9 @@ const TYPES = {
   ".ico": "image/x-icon", ".woff2": "font/woff2", ".webmanifest": "application/manifest+json",
 };
 
+// Sent compressed, as static hosts do.
+const TEXTS = new Set([".html", ".js", ".mjs", ".css", ".json", ".map", ".txt", ".jsonl", ".wasm", ".svg"]);
+
 // The file below `folder` that a request means: undefined where it is none or lies elsewhere, links followed.
 function find(folder, path) {
   try {
@@ -23,14 +27,26 @@ function find(folder, path) {
   } catch { /* malformed or missing */ }
 }
 
-const answer = (folder) => (request, response) => {
-  const end = (status, text, headers) => response.writeHead(status, { "content-type": "text/plain; charset=utf-8", ...headers }).end(`${text}\n`);
+// What `_headers` in the folder says for all paths, as static hosts read that file: `/*`, then indented lines.
+function headersOf(folder) {
+  const file = join(folder, "_headers");
+  const lines = existsSync(file) ? readFileSync(file, "utf8").matchAll(/^[ \t]+([\w-]+):[ \t]*(.+)$/gm) : [];
+  return Object.fromEntries(Array.from(lines, ([, name, value]) => [name.toLowerCase(), value.trim()]));
+}
+
+const answer = (folder, always = headersOf(folder)) => (request, response) => {
+  const end = (status, text, headers) => response.writeHead(status, { "content-type": "text/plain; charset=utf-8", ...always, ...headers }).end(`${text}\n`);
   if (!["GET", "HEAD"].includes(request.method)) return end(405, "Only GET and HEAD.", { allow: "GET, HEAD" });
   const file = find(folder, request.url.split(/[?#]/)[0]);
   if (!file) return end(404, "Not found.");
-  response.writeHead(200, { "content-type": TYPES[extname(file).toLowerCase()] ?? "application/octet-stream", "content-length": statSync(file).size, "cache-control": "no-cache", "x-content-type-options": "nosniff" });
+  const type = extname(file).toLowerCase(), small = TEXTS.has(type) && /\bgzip\b/.test(request.headers["accept-encoding"]);
+  response.writeHead(200, {
+    "content-type": TYPES[type] ?? "application/octet-stream", "cache-control": "no-cache", "x-content-type-options": "nosniff", ...always,
+    ...(small ? { "content-encoding": "gzip", vary: "accept-encoding" } : { "content-length": statSync(file).size }),
+  });
   if (request.method === "HEAD") return response.end();
-  createReadStream(file).on("error", () => response.destroy()).pipe(response);
+  const bytes = createReadStream(file).on("error", () => response.destroy());
+  (small ? bytes.pipe(createGzip()) : bytes).pipe(response);
 };
 
 const listen = (handler, port, host) => new Promise((resolve, reject) => {
@@ -67,6 +83,6 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) main(async () => {
   const site = join(root, "www/dist");
   if (!existsSync(join(site, "index.html"))) stop("There is no built site in www/dist.");
   const { url, close } = await serve(site, port);
-  console.log(`\n  The demo is at ${url}   (Ctrl-C ends it)\n`);
+  console.log(`\n  The site is at ${url}   (Ctrl-C ends it)\n`);
   for (const signal of ["SIGINT", "SIGTERM"]) process.on(signal, () => close().then(() => process.exit(0)));
 });

@@ -1,18 +1,6 @@
 // Curves over the steps on a logarithmic scale, drawn by uPlot.
 import uPlot from "uplot";
-
-const SUPERSCRIPT = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
-const power = (exponent) => `10${String(exponent).replace(/./g, (c) => SUPERSCRIPT[c])}`;
-
-/** A number for people: 0.0312, 1,024, 3.4 × 10⁻⁹. */
-export function format(value, digits = 3) {
-  if (!Number.isFinite(value)) return "–";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 0.001 && size < 1e5) return value.toLocaleString("en", { maximumSignificantDigits: digits });
-  const exponent = Math.floor(Math.log10(size));
-  return `${(value / 10 ** exponent).toFixed(digits - 2)}\u00a0×\u00a0${power(exponent)}`;
-}
+import { power } from "./format.js";
 
 const MOST_POINTS = 3000;
 

@@ -1,6 +1,7 @@
 // One experiment on the GPU: the hidden target, the layer that learns it, and the two recordings that run them.
 import { adamw, LoraLinear, Optimizer, sgd, Tensor } from "lora-webgpu";
 import { distance, fillNormal, leastLoss, makeProblem, norm, random } from "./problem.js";
+import { singularValues } from "./spectrum.js";
 
 export const TOKENS = 64;
 
@@ -73,11 +74,14 @@ export class Session {
   /** What the page shows, all of it after the same step. */
   async measure() {
     const { layer, problem, step } = this;
-    const [, [lossOn], [lossOff], delta, gradA, gradB] = await Promise.all([
+    const [, [lossOn], [lossOff], delta, a, b, gradA, gradB] = await Promise.all([
       this.#evaluate.submit(), this.#losses.on.read(), this.#losses.off.read(),
-      layer.deltaWeight(), layer.gradA.read(), layer.gradB.read(),
+      layer.deltaWeight(), layer.a.read(), layer.b.read(), layer.gradA.read(), layer.gradB.read(),
     ]);
-    return { step, lossOn, lossOff, delta, distance: distance(delta, problem.delta), normA: norm(gradA), normB: norm(gradB) };
+    return {
+      step, lossOn, lossOff, delta, distance: distance(delta, problem.delta), normA: norm(gradA), normB: norm(gradB),
+      sigma: singularValues(a, b, layer.rank, layer.scaling),
+    };
   }
 
   setLr(lr) {

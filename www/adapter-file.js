@@ -18,9 +18,3 @@ export function adapterFile({ a, b, rank, inFeatures, outFeatures, alpha, scalin
   length.setBigUint64(0, BigInt(json.length), true);
   return new Blob([length, json, ...tensors.map(({ data }) => data)], { type: "application/octet-stream" });
 }
-
-export function download(blob, name) {
-  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}

@@ -3,13 +3,15 @@
 // For tests and the curious: `<html data-state>` is loading, ready, training, paused, lost or missing, and
 // `loraDemo.snapshot()` gives the settings, ΔW*, and what was measured last, all of it after the same step.
 import { Gpu, LoraError } from "lora-webgpu";
-import { Chart, format } from "./charts.js";
-import { adapterFile, download } from "./download.js";
+import { adapterFile } from "./adapter-file.js";
+import { Chart } from "./charts.js";
+import { format } from "./format.js";
 import { colourTable, drawHeatMap, drawScale } from "./heatmap.js";
 import { Session } from "./session.js";
-import { text } from "./text.js";
+import { $, calm, complain, download, setState as setPageState, showDevice, showMissing, state } from "./shell.js";
+import { drawSpectrum } from "./spectrum.js";
+import { layer as text, site } from "./text.js";
 
-const $ = (id) => document.getElementById(id);
 const LR = { adamw: "0.001", sgd: "0.1" };
 const MOST_IN_FLIGHT = 4, ROUND_MS = 20, MEASURE_MS = 200;
 
@@ -25,10 +27,8 @@ const charts = {
 
 // ── State, messages ──
 
-const state = () => document.documentElement.dataset.state;
-
 function setState(state, message) {
-  document.documentElement.dataset.state = state;
+  setPageState(state);
   training = state === "training";
   const usable = ["ready", "training", "paused"].includes(state);
   for (const id of ["reset", "enabled", "download"]) $(id).disabled = !usable;
@@ -38,17 +38,10 @@ function setState(state, message) {
   if (message !== undefined) $("status").textContent = message;
 }
 
-function complain(message, { restart = false } = {}) {
-  $("problem-text").textContent = message;
-  $("restart").hidden = !restart;
-  $("dismiss").hidden = restart;
-  $("problem").hidden = false;
-}
-
 function report(error) {
   if (state() === "lost") return; // its message is there already
   if (!(error instanceof LoraError)) console.error(error);
-  complain(error instanceof LoraError ? error.message : text.unexpected(error), { restart: !session });
+  complain(error instanceof LoraError ? error.message : site.unexpected(error), { restart: !session });
 }
 
 // What the user asks for happens in turn, so that nothing is rebuilt under a running step.
@@ -116,8 +109,11 @@ async function show(session) {
 
 const shownLoss = () => (enabled ? now.lossOn : now.lossOff);
 
-/** A new layer for the settings in the form; where they are not acceptable, the old one stays and trains on. */
-async function rebuild() {
+/**
+ * A new layer for the settings in the form; where they are not acceptable, the old one stays and trains on. With `train` the
+ * new one is trained wherever the old one was.
+ */
+async function rebuild(train = false) {
   const next = new Session(gpu, readSettings());
   let measured;
   try {
@@ -126,7 +122,7 @@ async function rebuild() {
     next.dispose();
     throw error;
   }
-  const again = training || resume;
+  const again = training || resume || (train && session?.step > 0);
   await stop();
   session?.dispose();
   [session, now] = [next, measured];
@@ -134,10 +130,10 @@ async function rebuild() {
   charts.loss.clear();
   charts.grad.clear();
   charts.loss.add(0, now.lossOff, session.floor, now.lossOn);
-  $("problem").hidden = true;
+  calm();
   const { rank, targetRank } = session.settings;
   $("parameters").textContent = text.parameters(session.settings, session.layer.scaling);
-  $("too-small").hidden = $("floor-key").hidden = rank >= targetRank;
+  $("too-small").hidden = $("floor-key").hidden = $("beyond-key").hidden = rank >= targetRank;
   $("too-small").textContent = rank < targetRank ? text.tooSmall(rank, targetRank, session.floor) : "";
   draw();
   setState("ready", text.ready);
@@ -170,6 +166,8 @@ function paint() {
   put("n-loss", shownLoss());
   $("n-loss-label").textContent = enabled ? text.lossOn : text.lossOff;
   put("n-base", now.lossOff);
+  put("n-floor", session.floor);
+  drawSpectrum($("spectrum"), session.problem.sigma, shownSigma(), session.settings.rank);
   put("n-distance", enabled ? now.distance : 1, `${format(enabled ? 100 * now.distance : 100)}\u00a0%`);
   put("n-speed", speed, Number.isFinite(speed) ? format(speed, 3) : "–");
   put("n-grad-a", now.normA, format(now.normA, 2));
@@ -177,6 +175,7 @@ function paint() {
   if (!training) {
     describe("chart-loss", text.lossChart(session.step, shownLoss()));
     describe("chart-grad", text.gradChart(now.normA, now.normB));
+    describe("spectrum", text.spectrumChart(session.problem.sigma, shownSigma()));
   }
   charts.loss.draw();
   charts.grad.draw();
@@ -199,6 +198,7 @@ function paintMaps() {
 }
 
 const shownDelta = () => (enabled ? now.delta : new Float32Array(now.delta.length));
+const shownSigma = () => (enabled ? now.sigma : now.sigma.map(() => 0));
 const range = (values) => [values.reduce((low, value) => Math.min(low, value), 0), values.reduce((high, value) => Math.max(high, value), 0)];
 const describe = (id, words) => { if ($(id).ariaLabel !== words) $(id).ariaLabel = words; };
 
@@ -241,27 +241,26 @@ $("download").onclick = () => inTurn(async () => {
 
 // A slider sends many changes: those that wait are one.
 let waiting = false;
-function settingsChanged() {
+function settingsChanged(train) {
   if (waiting) return;
   waiting = true;
-  inTurn(() => { waiting = false; return rebuild(); });
+  inTurn(() => { waiting = false; return rebuild(train); });
 }
 $("settings").onsubmit = (event) => event.preventDefault();
 $("settings").oninput = ({ target }) => {
   if (target.name !== "rank") return;
   $("rank-value").value = target.value;
-  settingsChanged();
+  settingsChanged(true); // what the rank does shows while it trains
 };
 $("settings").onchange = ({ target }) => {
   const fields = $("settings").elements;
   if (target.name === "lr") {
-    return inTurn(() => { session.setLr(target.valueAsNumber); $("problem").hidden = true; });
+    return inTurn(() => { session.setLr(target.valueAsNumber); calm(); });
   }
   if (target.name === "optimizer") fields.lr.value = LR[target.value];
   if (!["pace", "rank"].includes(target.name)) settingsChanged();
 };
 
-$("dismiss").onclick = () => { $("problem").hidden = true; };
 $("restart").onclick = () => inTurn(async () => { await boot(); $("train").focus(); });
 
 matchMedia("(prefers-color-scheme: dark)").onchange = () => { table = painted = undefined; draw(); };
@@ -269,8 +268,8 @@ matchMedia("(prefers-color-scheme: dark)").onchange = () => { table = painted = 
 // ── The device ──
 
 async function boot() {
-  setState("loading", text.loading);
-  $("problem").hidden = true;
+  setState("loading", site.loading);
+  calm();
   const old = { session, gpu };
   session = undefined;
   try {
@@ -278,18 +277,12 @@ async function boot() {
     old.session?.dispose();
     old.gpu?.dispose();
   } catch (error) {
-    if (!text.missing[error.code]) throw error;
-    $("missing-text").textContent = text.missing[error.code];
-    $("missing").hidden = false;
-    $("app").hidden = true;
+    if (!showMissing(error)) throw error;
     return setState("missing", "");
   }
   watch(gpu);
-  const { vendor, architecture, description, isSoftware } = gpu.info;
-  $("device").textContent = description || [vendor, architecture].filter(Boolean).join(" ") || text.unnamedGpu;
-  $("software").textContent = text.software;
-  $("software").hidden = !isSoftware;
-  $("settings").elements.pace.value = isSoftware ? "0" : "100"; // a GPU would be done before the eye has seen it
+  showDevice(gpu.info);
+  $("settings").elements.pace.value = gpu.info.isSoftware ? "0" : "100"; // a GPU would be done before the eye has seen it
   await rebuild();
 }
 
@@ -297,13 +290,13 @@ async function watch(own) {
   const { message } = await own.lost;
   if (own !== gpu) return;
   setState("lost", "");
-  complain(text.lost(message), { restart: true });
+  complain(site.lost(message), { restart: true });
 }
 
 globalThis.loraDemo = {
   snapshot: () => ({
     settings: session.settings, step: now.step, enabled, loss: shownLoss(), lossOff: now.lossOff,
-    distance: now.distance, target: session.problem.delta, learnt: shownDelta(), scaling: session.layer.scaling, info: gpu.info,
+    distance: now.distance, target: session.problem.delta, learnt: shownDelta(), sigma: shownSigma(), hidden: session.problem.sigma, floor: session.floor, scaling: session.layer.scaling, info: gpu.info,
   }),
 };
 

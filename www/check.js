@@ -1,0 +1,117 @@
+// The table of kernels; the work is done in check.worker.js. `<html data-state>` is loading, ready, checking, done or missing.
+import { format } from "./format.js";
+import { $, calm, complain, fillTable, setState, showDevice, showMissing } from "./shell.js";
+import { check as text, site } from "./text.js";
+
+let worker, facts, report;
+
+function start() {
+  setState("loading");
+  $("status").textContent = site.loading;
+  worker?.terminate();
+  worker = new Worker(new URL("./check.worker.js", import.meta.url), { type: "module" });
+  worker.onerror = ({ message }) => fail(site.unexpected(message));
+  worker.onmessage = ({ data }) => hear[data.kind](data);
+}
+
+function fail(message) {
+  setState("lost");
+  $("start").disabled = true;
+  complain(message, { restart: true });
+}
+
+const hear = {
+  ready(data) {
+    facts = data.facts;
+    showDevice(facts);
+    showFacts();
+    $("start").disabled = false;
+    $("status").textContent = text.ready;
+    setState("ready");
+  },
+  missing({ code, message }) {
+    if (!showMissing({ code })) fail(site.unexpected(message));
+  },
+  failed: ({ message }) => fail(message),
+  progress({ results, done, all }) {
+    showResults(results);
+    $("progress").value = done / all;
+    $("status").textContent = text.running(done, all);
+  },
+  done({ gradients, left, seconds }) {
+    report.gradients = gradients;
+    report.seconds = seconds;
+    showResults(report.results);
+    $("progress").value = 1;
+    const missed = report.results.filter(({ shapes, error }) => !shapes && !error).length;
+    const failures = report.results.filter(({ error }) => error).length + (gradients.error ? 1 : 0);
+    $("status").textContent = text.done(report.results.length, failures, missed, seconds) + (left && !missed ? ` ${text.cut(left)}` : "");
+    $("status").classList.toggle("warn", failures > 0);
+    $("start").disabled = $("copy").disabled = false;
+    setState("done");
+  },
+};
+
+const rows = () => [
+  text.columns,
+  ...report.results.map(({ name, share, absolute, shapes, first, fastest, error }) => (shapes || error
+    ? [name, error ? `${text.failed}: ${error}` : text.passed, format(share, 2), format(absolute), String(shapes), format(first, 2), format(fastest, 2)]
+    : [name, report.gradients ? text.missed : text.waiting, ...text.columns.slice(2).map(() => text.waiting)])),
+  ...(report.gradients ? [[text.derivatives, report.gradients.error ? `${text.failed}: ${report.gradients.error}` : text.passed,
+    format(report.gradients.worst / 1e-3, 2), format(report.gradients.worst), String(report.gradients.shapes), text.waiting, text.waiting]] : []),
+];
+
+function showResults(results) {
+  report = { ...report, results };
+  fillTable($("kernels"), rows());
+  for (const cell of $("kernels").querySelectorAll("td:nth-child(2)")) cell.className = cell.textContent.startsWith(text.failed) ? "wrong" : "";
+}
+
+function factRows() {
+  const { vendor, architecture, device, description, isSoftware, features, limits } = facts;
+  const names = text.names;
+  return [
+    [names.adapter, [description, device].filter(Boolean).join(", ") || site.unnamedGpu],
+    [names.vendor, vendor || names.none],
+    [names.architecture, architecture || names.none],
+    [names.kind, isSoftware ? names.software : names.hardware],
+    [names.browser, navigator.userAgent],
+    [names.features, features.join(", ") || names.none],
+    ...Object.entries(limits).sort().map(([name, value]) => [name, value.toLocaleString("en")]),
+  ];
+}
+
+function showFacts() {
+  fillTable($("facts"), [[text.device, ""], ...factRows()]);
+  $("facts").rows[0].remove();
+}
+
+/** The two tables in Markdown, for an issue. */
+function markdown() {
+  const table = ([head, ...body]) => [head, head.map(() => "---"), ...body].map((cells) => `| ${cells.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`).join("\n");
+  const date = [text.names.date, new Date().toISOString()];
+  return `${$("status").textContent}\n\n${table(rows())}\n\n${table([[text.device, ""], date, ...factRows()])}\n`;
+}
+
+$("start").onclick = () => {
+  calm();
+  report = { results: [] };
+  $("start").disabled = $("copy").disabled = true;
+  $("status").classList.remove("warn");
+  setState("checking");
+  worker.postMessage("check");
+};
+
+$("copy").onclick = async () => {
+  try {
+    await navigator.clipboard.writeText(markdown());
+    $("status").textContent = text.copied;
+  } catch (error) {
+    complain(site.unexpected(error));
+  }
+};
+
+$("restart").onclick = () => { calm(); start(); };
+
+globalThis.gpuCheck = { report: () => ({ ...report, facts, markdown: report?.results && markdown() }) };
+start();

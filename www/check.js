@@ -38,14 +38,14 @@ const hear = {
     $("progress").value = done / all;
     $("status").textContent = text.running(done, all);
   },
-  done({ gradients, left, seconds }) {
-    report.gradients = gradients;
+  done({ gradients, left, compiling, seconds }) {
+    Object.assign(report, { gradients, compiling });
     report.seconds = seconds;
     showResults(report.results);
     $("progress").value = 1;
     const missed = report.results.filter(({ shapes, error }) => !shapes && !error).length;
     const failures = report.results.filter(({ error }) => error).length + (gradients.error ? 1 : 0);
-    $("status").textContent = text.done(report.results.length, failures, missed, seconds) + (left && !missed ? ` ${text.cut(left)}` : "");
+    $("status").textContent = text.done(report.results.length, failures, missed, seconds) + ` ${text.compiling(compiling)}${left && !missed ? ` ${text.cut(left)}` : ""}`;
     $("status").classList.toggle("warn", failures > 0);
     $("start").disabled = $("copy").disabled = false;
     setState("done");
@@ -54,11 +54,11 @@ const hear = {
 
 const rows = () => [
   text.columns,
-  ...report.results.map(({ name, share, absolute, shapes, first, fastest, error }) => (shapes || error
-    ? [name, error ? `${text.failed}: ${error}` : text.passed, format(share, 2), format(absolute), String(shapes), format(first, 2), format(fastest, 2)]
+  ...report.results.map(({ name, share, absolute, shapes, ms, error }) => (shapes || error
+    ? [name, error ? `${text.failed}: ${error}` : text.passed, format(share, 2), format(absolute), String(shapes), format(ms, 2)]
     : [name, report.gradients ? text.missed : text.waiting, ...text.columns.slice(2).map(() => text.waiting)])),
   ...(report.gradients ? [[text.derivatives, report.gradients.error ? `${text.failed}: ${report.gradients.error}` : text.passed,
-    format(report.gradients.worst / 1e-3, 2), format(report.gradients.worst), String(report.gradients.shapes), text.waiting, text.waiting]] : []),
+    format(report.gradients.worst / 1e-3, 2), format(report.gradients.worst), String(report.gradients.shapes), text.waiting]] : []),
 ];
 
 function showResults(results) {

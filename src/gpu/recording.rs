@@ -171,7 +171,10 @@ impl Recording {
         self.gpu.0.pipelines.borrow().missing(self.ops.borrow().iter().filter_map(Op::kernel)).len()
     }
 
-    pub(crate) fn compile_missing(&self, keep: bool) -> Result<usize> {
+    /// As [`Recording::compile`]; without `keep` the pipelines are made and dropped, for a caller that answers in the browser's
+    /// place, to have them made side by side.
+    #[doc(hidden)]
+    pub fn compile_missing(&self, keep: bool) -> Result<usize> {
         self.gpu.check_alive()?;
         let ops = self.ops.borrow();
         let kernels = ops.iter().filter_map(Op::kernel);

@@ -3,6 +3,10 @@
 #![cfg(target_arch = "wasm32")]
 #![allow(dead_code)] // the tests use the rest
 
+#[path = "../kernels/base.rs"]
+mod base;
+#[path = "../kernels/base_file.rs"]
+mod base_file;
 #[path = "../kernels/cases.rs"]
 mod cases;
 mod common;
@@ -40,12 +44,11 @@ pub struct Run {
     /// The worst error.
     pub absolute: f64,
     /// Milliseconds from recording to having read the outputs.
-    #[wasm_bindgen(js_name = gpuMs)]
-    pub gpu_ms: f64,
+    pub ms: f64,
 }
 
 fn specs() -> impl Iterator<Item = &'static Spec> {
-    cases::SPECS.iter().chain(transformer::SPECS)
+    cases::SPECS.iter().chain(transformer::SPECS).chain(base::INPUTS).chain(&base::PRODUCTS)
 }
 
 fn spec(kernel: usize) -> Result<&'static Spec, JsError> {
@@ -85,6 +88,26 @@ impl Check {
         Ok(Check(Gpu::request(GpuRequest { profile: Some(profile), ..Default::default() }).await?))
     }
 
+    /// The `GPUDevice`.
+    pub fn device(&self) -> Result<JsValue, JsError> {
+        let device = self.0.device().as_webgpu().ok_or_else(|| JsError::new("there is no device"))?;
+        Ok(device.clone().into())
+    }
+
+    /// Compiles the kernels from the `first` on, `count` of them, as `Recording::compile_missing`.
+    pub fn compile(&self, first: usize, count: usize, keep: bool) -> Result<(), JsValue> {
+        for spec in specs().skip(first).take(count) {
+            let (index, dims) = shapes(spec).next().ok_or_else(|| JsError::new("there is no such shape"))?;
+            let case = (spec.case)(*dims, &mut Rng(1 + index as u64));
+            let tensors: Vec<Tensor> = case.tensors.iter().map(|given| given.upload(&self.0, "tensor")).collect();
+            let rec = Recording::new(&self.0);
+            (case.record)(&rec, &tensors)?;
+            rec.compile_missing(keep)?;
+            tensors.iter().for_each(Tensor::destroy);
+        }
+        Ok(())
+    }
+
     /// Runs a kernel at one of its shapes; an error says what came out wrong.
     pub async fn run(&self, kernel: usize, shape: usize) -> Result<Run, JsValue> {
         let (gpu, spec) = (self.0.clone(), spec(kernel)?);
@@ -100,7 +123,7 @@ impl Check {
         for (index, _) in &case.expected {
             outputs.push(tensors[*index].read().await?);
         }
-        let gpu_ms = now() - began;
+        let ms = now() - began;
         tensors.iter().for_each(Tensor::destroy);
         let mut worst = Worst::default();
         for ((index, expected), output) in case.expected.iter().zip(&outputs) {
@@ -108,7 +131,7 @@ impl Check {
             let found = compare(&name, &case.tensors[*index].data, output, expected).map_err(|e| JsError::new(&e))?;
             worst = worst.and(found);
         }
-        Ok(Run { share: worst.share, absolute: worst.absolute, gpu_ms })
+        Ok(Run { share: worst.share, absolute: worst.absolute, ms })
     }
 
     /// The largest relative difference between a layer's gradients by A, B and x and the same by central differences.

@@ -4,11 +4,12 @@ import { power } from "./format.js";
 
 const MOST_POINTS = 3000;
 
-/** A chart of named series, `[{ colour: "--accent", dash?: [4, 4] }, …]`, in `element`. */
+/** A chart of named series, `[{ colour: "--accent", dash?: [4, 4], points?: true }, …]`, in `element`. */
 export class Chart {
-  #plot; #columns; #skip = 1; #count = 0;
+  #plot; #columns; #log; #skip = 1; #count = 0;
 
-  constructor(element, series) {
+  constructor(element, series, { log = true } = {}) {
+    this.#log = log;
     const css = (name) => () => getComputedStyle(element).getPropertyValue(name).trim();
     this.#columns = [[], ...series.map(() => [])];
     const font = "11px system-ui, sans-serif";
@@ -20,11 +21,13 @@ export class Chart {
       cursor: { show: false },
       scales: {
         x: { time: false, range: (_, low, high) => [0, Math.max(high ?? 0, 50)] },
-        y: { distr: 3, range: (plot, low, high) => (low > 0 ? uPlot.rangeLog(low, Math.max(high, low * 10), 10, true) : [1e-3, 10]) },
+        y: log
+          ? { distr: 3, range: (plot, low, high) => (low > 0 ? uPlot.rangeLog(low, Math.max(high, low * 10), 10, true) : [1e-3, 10]) }
+          : { range: (plot, low, high) => (high > 0 ? [Math.min(low, high - 0.5) - 0.1, high + 0.1] : [0, 4]) },
       },
       axes: [
         { ...axis, size: 28, gap: 4, space: 60, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick.toLocaleString("en") : "")) },
-        {
+        log ? {
           ...axis, size: 42, gap: 6,
           // Whole powers of ten only, thinned to what fits.
           splits: (plot, _, low, high) => {
@@ -35,18 +38,18 @@ export class Chart {
           },
           filter: (_, splits) => splits,
           values: (_, ticks) => ticks.map((tick) => power(Math.round(Math.log10(tick)))),
-        },
+        } : { ...axis, size: 42, gap: 6 },
       ],
-      series: [{}, ...series.map(({ colour, dash }) => ({ stroke: css(colour), width: dash ? 1.25 : 2, dash, points: { show: false }, spanGaps: true }))],
+      series: [{}, ...series.map(({ colour, dash, points = false }) => ({ stroke: css(colour), width: dash ? 1.25 : 2, dash, points: { show: points, fill: css(colour), size: 6 }, spanGaps: true }))],
     }, this.#columns, element);
     new ResizeObserver(() => this.#plot.setSize({ width: element.clientWidth, height: element.clientHeight })).observe(element);
   }
 
-  /** Adds a point to every series: null where there is none. What is not positive has no place on a logarithmic scale. */
+  /** Adds a point to every series; null is none; what is not positive has no place on a logarithmic scale. */
   add(step, ...values) {
     if (this.#count++ % this.#skip) return;
     this.#columns[0].push(step);
-    values.forEach((value, i) => this.#columns[i + 1].push(value > 0 && value < Infinity ? value : null));
+    values.forEach((value, i) => this.#columns[i + 1].push(Number.isFinite(value) && (value > 0 || !this.#log) ? value : null));
     if (this.#columns[0].length <= MOST_POINTS) return;
     this.#columns = this.#columns.map((column) => column.filter((_, i) => i % 2 === 0));
     this.#skip *= 2;

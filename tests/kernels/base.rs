@@ -305,21 +305,23 @@ const LINEAR_GEMV: Mutations = &[
     ("accumulation", "+ out] = params.scale", "+ out] += params.scale"),
 ];
 const LINEAR_VEC4: Mutations = &[
-    ("the last columns dropped", "min(CHUNK, columns4 - chunk * CHUNK)", "min(CHUNK, columns4 - 1 - chunk * CHUNK)"),
+    ("the last columns dropped", "k < columns4;", "k + 1 < columns4;"),
     ("stopping at the workgroup", "id.x + id.y * groups.x * WORKGROUP", "id.x % WORKGROUP"),
     ("only the first token tile", "tile / output_tiles * TOKENS", "0u"),
     ("only the first output tile", "tile % output_tiles * OUTPUTS", "0u"),
     ("a token repeated", "first_token + 3, last_token", "first_token + 2, last_token"),
-    ("an output repeated", "load(row.w, chunk)", "load(row.z, chunk)"),
+    ("an output repeated", "load(low.w, chunk)", "load(low.z, chunk)"),
+    ("the upper outputs like the lower ones", "u2 += v2 * w_high", "u2 += v2 * w_low"),
+    ("a chunk read once", "if j == 0", "if k == 0"),
     (
         "W transposed",
-        "let w = mat4x4f(unpack(w0, j), unpack(w1, j), unpack(w2, j), unpack(w3, j))",
-        "let w = transpose(mat4x4f(unpack(w0, j), unpack(w1, j), unpack(w2, j), unpack(w3, j)))",
+        "let w_low = mat4x4f(unpack(w0, j), unpack(w1, j), unpack(w2, j), unpack(w3, j))",
+        "let w_low = transpose(mat4x4f(unpack(w0, j), unpack(w1, j), unpack(w2, j), unpack(w3, j)))",
     ),
-    ("another row of W", "params.first_row + min(", "min("),
+    ("another row of W", "let low = params.first_row + ", "let low = "),
     ("another column", "params.first_column + out;", "out;"),
     ("another bias", "bias[(params.first_bias + out) * params.has_bias]", "bias[out * params.has_bias]"),
-    ("the bias dropped", "sums[i][j] + offset", "sums[i][j]"),
+    ("the bias dropped", "[j % 4] + offset", "[j % 4]"),
     ("accumulation", "output[at] = ", "output[at] += "),
 ];
 const LINEAR_T: Mutations = &[
@@ -349,9 +351,10 @@ const LINEAR_T_GEMV: Mutations = &[
 const LINEAR_T_VEC4: Mutations = &[
     ("the last row dropped", "k < params.rows;", "k + 1 < params.rows;"),
     ("stopping at the workgroup", "id.x + id.y * groups.x * WORKGROUP", "id.x % WORKGROUP"),
-    ("only the first token tile", "tile / columns4 * TOKENS", "0u"),
+    ("only the first token tile", "tile / pairs * TOKENS", "0u"),
     ("a token repeated", "first_token + 3, last_token", "first_token + 2, last_token"),
-    ("another row of W", "params.first_row + k", "k"),
+    ("another row of W", "load(params.first_row + k, low4", "load(k, low4"),
+    ("the upper inputs like the lower ones", "u2 += d2 * w_high", "u2 += d2 * w_low"),
     (
         "another column",
         "first_token + 5, last_token) * params.columns + params.first_column",

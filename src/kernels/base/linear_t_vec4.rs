@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
 const TOKENS: usize = 8;
+const INPUTS: usize = 8;
 
 /// `shaders/base/linear_t_vec4.wgsl` with each layout.
 pub static KERNELS: [Kernel; 8] = product!(
@@ -54,7 +55,7 @@ pub fn record(
         scale: rows.scale,
     };
     let kernel = rows.kernel(&KERNELS);
-    let tiles = rows.in_features.div_ceil(4) * tokens.div_ceil(TOKENS);
+    let tiles = rows.in_features.div_ceil(INPUTS) * tokens.div_ceil(TOKENS);
     let groups = workgroups(tiles, kernel.constant(rec.gpu(), "WORKGROUP"));
     rec.dispatch(kernel, &[&rows.weight, d_output, d_input], params, groups)
 }

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
 const TOKENS: usize = 8;
-const OUTPUTS: usize = 4;
+const OUTPUTS: usize = 8;
 
 /// `shaders/base/linear_vec4.wgsl` with each layout.
 pub static KERNELS: [Kernel; 8] = product!(

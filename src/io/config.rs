@@ -476,7 +476,7 @@ impl Settings {
                         return Err(Error::Unsupported(format!("{what}: expected \"LORA\", got {value}")));
                     }
                 }
-                "r" => s.rank = r.integer()? as usize,
+                "r" => s.rank = usize::try_from(r.integer()?).unwrap_or(0), // in a page usize has 32 bits
                 "lora_alpha" => s.alpha = finite(r)?,
                 "lora_dropout" => s.dropout = finite(r)?,
                 "use_rslora" => s.use_rslora = r.boolean()?,
@@ -524,7 +524,7 @@ impl Settings {
         s.layers_pattern.retain(|pattern| !pattern.is_empty());
         let possible = |rank: f64| (1.0..=f64::from(u32::MAX)).contains(&rank);
         if !possible(s.rank as f64) || !s.rank_pattern.iter().all(|(_, rank)| possible(*rank)) {
-            return Err(Error::file(FILE, "expected ranks of at least 1 in `r` and `rank_pattern`"));
+            return Err(Error::file(FILE, "expected ranks of at least 1 and below 2³² in `r` and `rank_pattern`"));
         }
         if s.layers_to_transform.is_some() && !matches!(s.target_modules, Targets::Names(_)) {
             return Err(Error::file(FILE, "layers_to_transform needs target_modules to be a list of names"));

@@ -171,7 +171,9 @@ async fn mutations_are_caught(spec: &Spec) {
     assert!(!spec.mutations.is_empty(), "{} has no wrong shaders", spec.kernel.name);
     // In the browser on a software adapter, compiling hardware's large workgroups takes most of a second for each.
     let profiles = if cfg!(target_arch = "wasm32") { &PROFILES[1..] } else { &PROFILES };
-    for (what, from, to) in spec.mutations {
+    // There, too, a few of them show that the check can fail; natively it is all.
+    let tried = if cfg!(target_arch = "wasm32") { 3 } else { usize::MAX };
+    for (what, from, to) in spec.mutations.iter().take(tried) {
         let source = spec.kernel.text();
         let found = source.matches(from).count();
         assert_eq!(found, 1, "{} with {what}: «{from}» must stand in the shader once", spec.kernel.name);

@@ -131,10 +131,11 @@ fn check(name: &str, case: &Case, outputs: &[Vec<f32>]) -> Result<Worst, String>
 }
 
 /// In the browser on a software adapter, compiling hardware's large workgroups takes most of a second for each: products of the
-/// base are compiled for both in one layout, and else for software.
+/// base are compiled for both in one layout, and else for software; attention, whose tiles are largest, for software.
 fn profiles(spec: &Spec) -> &'static [Profile] {
     let one_of_many = spec.kernel.source.len() > 1 && !spec.kernel.name.ends_with("_f32_any");
-    if cfg!(target_arch = "wasm32") && one_of_many { &PROFILES[1..] } else { &PROFILES }
+    let large = spec.kernel.name.starts_with("nn/attention");
+    if cfg!(target_arch = "wasm32") && (one_of_many || large) { &PROFILES[1..] } else { &PROFILES }
 }
 
 async fn agrees(spec: &Spec) {
@@ -152,7 +153,7 @@ async fn agrees(spec: &Spec) {
 }
 
 async fn repeats(spec: &Spec) {
-    for profile in PROFILES {
+    for &profile in profiles(spec) {
         let gpu = gpu_as(profile).await;
         for i in spec.repeated.clone() {
             let case = spec.at(i);

@@ -37,7 +37,8 @@ export async function onPage(browser, url, { init, viewport = { width: 1600, hei
   page.on("console", (message) => { if (["error", "warning"].includes(message.type())) errors.push(message.text()); });
   page.on("pageerror", (error) => errors.push(String(error)));
   page.on("request", (request) => { if (!/^(data|blob):/.test(request.url()) && !request.url().startsWith(new URL("/", url).href)) errors.push(`request to ${request.url()}`); });
-  page.on("requestfailed", (request) => errors.push(`failed: ${request.url()}`));
+  // What a navigation or the page's end broke off is no failure.
+  page.on("requestfailed", (request) => { if (request.failure()?.errorText !== "net::ERR_ABORTED") errors.push(`failed: ${request.url()}`); });
   page.on("response", (response) => { if (response.status() >= 400) errors.push(`${response.status()}: ${response.url()}`); });
   try {
     if (init) await page.addInitScript(init);

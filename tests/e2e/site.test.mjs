@@ -233,7 +233,6 @@ test("Check my GPU: every kernel and the gradients agree with the reference, in 
     assert.ok(gradients.shapes >= 1 && gradients.worst > 0 && gradients.worst <= 1e-3);
     const tasks = await page.evaluate(() => longTasks);
     console.log(`  ${results.length} kernels, ${results.reduce((sum, { shapes }) => sum + shapes, 0)} runs, gradients to ${gradients.worst.toExponential(1)}, ${seconds.toFixed(1)} s, ${compiling.toFixed(1)} of them compiling; ${tasks.length} long tasks, the longest ${Math.max(0, ...tasks).toFixed(0)} ms`);
-    assert.ok(seconds < 20);
     assert.match(await page.textContent("#status"), missed.length ? /nothing was wrong/ : /All \d+ kernels and the gradients agree/);
     assert.ok(Object.keys(facts.limits).length > 20 && facts.limits.maxBufferSize > 0);
     await page.click("#copy");

@@ -1,7 +1,7 @@
 // npm run bench: LoRA training steps in headless Chromium, each run in a browser of its own with empty caches.
-// First this package alone at four shapes; then the same two-layer network beside other libraries, in turns.
-// Options: --json writes JSON lines; --gpu uses the machine's own adapter instead of the software one; --alone leaves the
-// other libraries out, which are else installed into benches/peers.
+// First this package alone at four shapes; then frozen layers of every kind; then the same two-layer network beside other
+// libraries, in turns. Options: --json writes JSON lines; --gpu uses the machine's own adapter instead of the software one;
+// --alone leaves the other libraries out, which are else installed into benches/peers; --bases runs the frozen layers only.
 import { join } from "node:path";
 import { build } from "../scripts/build.mjs";
 import { chrome, main, root, say, stop } from "../scripts/lib.mjs";
@@ -14,6 +14,13 @@ const SHAPES = [
   [128, 512, 512, 8],
   [512, 2048, 2048, 16],
 ];
+// Of frozen layers: tokens, in, out, products in a submit, measurements.
+const FROZEN = [
+  [1, 2560, 2560, 3, 3],
+  [1, 2560, 6912, 1, 3],
+  [256, 2560, 2560, 1, 1],
+];
+const KINDS = [["f32"], ["f16"], ["bf16"], ["bitlinear", "i2_s"], ["bitlinear", "transformers"], ["q8_0"], ["q4_0"], ["q4_1"]];
 // tokens, width, rank of both layers; rounds, steps
 const BESIDE = [
   [128, 512, 8, 3, 10],
@@ -74,6 +81,32 @@ async function alone(url) {
   if (!json) console.log("\n«first step» counts from an instantiated wasm: device, uploads, compilation. «made»: buffers, bind groups and pipelines made a step.");
 }
 
+async function bases(url) {
+  await inBrowser(`${url}benches/page.html`, async (page) => {
+    await page.waitForFunction("window.frozen");
+    let head = json;
+    for (const [tokens, inFeatures, outFeatures, count, repeats] of FROZEN) {
+      let f32;
+      for (const [kind, packing] of KINDS) {
+        const r = await page.evaluate((options) => window.frozen(options), { kind, packing, tokens, inFeatures, outFeatures, count, repeats });
+        f32 ??= r;
+        if (json) {
+          console.log(JSON.stringify({ kind, packing, tokens, inFeatures, outFeatures, ...r }));
+          continue;
+        }
+        if (!head) {
+          say(`Frozen layers, adapter ${[r.adapter.vendor, r.adapter.architecture, r.adapter.description].filter(Boolean).join(" ")}: a product's time, bytes of the packed weight a second, time as a share of f32's.\n`);
+          console.log(`tokens, in, out    ${"kind".padEnd(24)} ${"forward".padStart(32)} ${"transpose".padStart(32)}`);
+          head = true;
+        }
+        const cell = (way) => `${ms(r[way])} ${(r.bytes / r[way] / 1e3).toFixed(0)} MB/s × ${(r[way] / f32[way]).toFixed(2)}`.padStart(32);
+        console.log([tokens, inFeatures, outFeatures].join(", ").padEnd(18), [kind, packing].filter(Boolean).join(" ").padEnd(24), cell("forward"), cell("transpose"));
+      }
+    }
+  });
+  if (!json) console.log();
+}
+
 async function beside(url) {
   await packages("the libraries to compare with, which --alone leaves out", join(root, "benches/peers"));
   for (const [tokens, width, rank, rounds, steps] of BESIDE) {
@@ -118,7 +151,9 @@ main(async () => {
   await build();
   const { url, close } = await serve(root, 0);
   try {
+    if (process.argv.includes("--bases")) return await bases(url);
     await alone(url);
+    await bases(url);
     if (!process.argv.includes("--alone")) await beside(url);
   } finally {
     await close();

@@ -1,5 +1,5 @@
-// One benchmark in one fresh page: a LoRA layer trained with mean squared error and AdamW, new inputs every step.
-import { adamw, Gpu, init, LoraLinear, Optimizer, Tensor } from "../dist/index.js";
+// Benchmarks in a fresh page: a LoRA layer trained with mean squared error and AdamW, new inputs every step.
+import { adamw, FrozenLinear, Gpu, init, LoraLinear, Optimizer, Tensor } from "../dist/index.js";
 
 const random = (length) => Float32Array.from({ length }, () => Math.random() * 2 - 1);
 
@@ -60,4 +60,60 @@ export async function bench({ tokens, inFeatures, outFeatures, rank, steps }) {
   };
   gpu.dispose();
   return report;
+}
+
+/** Bytes of a weight of this kind that are random and fine: small numbers or factors, no ternary code 3. */
+function weightBytes(kind, packing, inFeatures, outFeatures) {
+  const count = inFeatures * outFeatures;
+  const [unit, bytes, upper, value] = {
+    f32: [1, 4, [3], 0x3b], f16: [1, 2, [1], 0x20], bf16: [1, 2, [1], 0x3b],
+    q8_0: [32, 34, [1], 0x0c], q4_0: [32, 18, [1], 0x1c], q4_1: [32, 20, [1, 3], 0x14],
+    bitlinear: [4, 1, [], 0],
+  }[kind];
+  const out = new Uint8Array(count / unit * bytes + (packing === "i2_s" ? 4 : 0));
+  for (let i = 0; i < out.length; i += 65_536) crypto.getRandomValues(out.subarray(i, i + 65_536));
+  for (const at of upper) for (let i = at; i < out.length; i += bytes) out[i] = value;
+  if (kind === "bitlinear") for (let i = 0; i < out.length; i++) out[i] &= ~((out[i] >> 1) & 0x55);
+  if (packing === "i2_s") new DataView(out.buffer).setFloat32(out.length - 4, 0.05, true);
+  return out;
+}
+
+let gpu;
+
+/** Milliseconds of a frozen layer's product and of its transpose, one of `count` in a submit, and bytes of the weight. */
+export async function frozen({ kind, packing, tokens, inFeatures, outFeatures, count, repeats }) {
+  await init();
+  gpu ??= await Gpu.request();
+  const weight = weightBytes(kind, packing, inFeatures, outFeatures);
+  const scale = packing === "transformers" ? { scale: 0.05 } : {};
+  const layer = new FrozenLinear(gpu, { kind, inFeatures, outFeatures, weight, ...(packing && { packing }), ...scale });
+  const measured = { bytes: layer.bytes, adapter: gpu.info };
+  const timed = async (way, rows, count) => {
+    const [from, to] = way === "forward" ? [inFeatures, outFeatures] : [outFeatures, inFeatures];
+    const given = new Tensor(gpu, { shape: [rows, from], data: random(rows * from) });
+    const result = new Tensor(gpu, { shape: [rows, to] });
+    const rec = gpu.record();
+    for (let i = 0; i < count; i++) {
+      if (way === "forward") layer.forward(rec, { x: given, output: result });
+      else layer.backwardInput(rec, { dOutput: given, dInput: result });
+    }
+    const times = [];
+    for (let i = 0; i < repeats; i++) {
+      const began = performance.now();
+      await rec.submit();
+      await gpu.finished();
+      times.push((performance.now() - began) / count);
+    }
+    const values = await result.read();
+    if (!values.every(Number.isFinite) || !values.some(Boolean)) throw new Error(`${kind} ${way}: not finite, or all zeros`);
+    given.dispose();
+    result.dispose();
+    return times.sort((a, b) => a - b)[times.length >> 1];
+  };
+  for (const way of ["forward", "transpose"]) {
+    await timed(way, Math.min(tokens, 2), 1); // compiles what is used for one token, or for several
+    measured[way] = await timed(way, tokens, count);
+  }
+  layer.dispose();
+  return measured;
 }

@@ -27,9 +27,8 @@ const KINDS: [Kind; 8] = [
     ("q4_1", WeightKind::Q4_1),
 ];
 
-/// A result that several dispatches in a row write takes turns between as many tensors, so that they may overlap.
-const TURNS: usize = 8;
-const TURNS_BYTES: usize = 3 << 30;
+/// Results of one kernel, each dispatch's its own.
+const RESULTS_BYTES: usize = 4 << 30;
 
 type Record<'a> = Box<dyn Fn(&Recording, &Tensor) -> Result<()> + 'a>;
 
@@ -202,22 +201,29 @@ impl Bench {
         ];
         for Work(kernel, shape, floats, operations, record) in work {
             let counted = Counted { bytes: 4.0 * floats, operations };
-            let bytes = 4 * shape.iter().product::<usize>();
-            let results: Vec<Tensor> = (0..(TURNS_BYTES / bytes).clamp(1, if self.small { 2 } else { TURNS }))
-                .map(|_| self.zeros(&shape))
-                .collect();
-            // About two milliseconds.
+            // About two milliseconds of dispatches that write a result each and may overlap; then all into the same, one
+            // after another.
             let least = (counted.bytes / self.copy.get()).max(operations / self.product.get()).max(4e-6);
-            let count = if self.small { 2 } else { ((2e-3 / least) as usize).clamp(results.len(), 256) };
-            let rec = Recording::new(&self.gpu);
-            (0..count)
-                .for_each(|i| record(&rec, &results[i % results.len()]).unwrap_or_else(|e| panic!("{kernel}: {e}")));
-            let time = self.clock.time(&|| submit(&rec)).each(count);
+            let room = (RESULTS_BYTES / (4 * shape.iter().product::<usize>())).max(1);
+            let count = if self.small { 2 } else { ((2e-3 / least) as usize).clamp(2, 256).min(room) };
+            let results: Vec<Tensor> = (0..count).map(|_| self.zeros(&shape)).collect();
+            let [independent, serial] = [count, 1].map(|results_used| {
+                let rec = Recording::new(&self.gpu);
+                for i in 0..count {
+                    record(&rec, &results[i % results_used]).unwrap_or_else(|e| panic!("{kernel}: {e}"));
+                }
+                self.clock.time(&|| submit(&rec)).each(count)
+            });
             if kernel != "find_non_finite" && kernel != "scale_rows" {
-                self.check(kernel, &results[0]);
+                self.check(kernel, &results[count - 1]);
             }
-            let more = json!({ "tokens": tokens, "features": features, "rank": rank });
-            self.row(&format!("{kernel} {tokens} × {features}² r {rank}"), time, counted, more);
+            let more = json!({
+                "tokens": tokens,
+                "features": features,
+                "rank": rank,
+                "serial_us": (serial.median * 1e8).round() / 100.0,
+            });
+            self.row(&format!("{kernel} {tokens} × {features}² r {rank}"), independent, counted, more);
         }
     }
 
@@ -235,11 +241,12 @@ impl Bench {
             bytes.chunks_exact_mut(size).for_each(|b| at.iter().for_each(|i| b[*i] = byte));
         };
         match kind {
-            WeightKind::F32 => set(4, &[3], 0x3c),
-            WeightKind::F16 | WeightKind::Bf16 => set(2, &[1], 0x2c),
-            WeightKind::Q8_0 => set(34, &[1], 0x14),
-            WeightKind::Q4_0 => set(18, &[1], 0x24),
-            WeightKind::Q4_1 => set(20, &[1, 3], 0x24),
+            WeightKind::F32 => set(4, &[3], 0x3b),
+            WeightKind::F16 => set(2, &[1], 0x20),
+            WeightKind::Bf16 => set(2, &[1], 0x3b),
+            WeightKind::Q8_0 => set(34, &[1], 0x0c),
+            WeightKind::Q4_0 => set(18, &[1], 0x1c),
+            WeightKind::Q4_1 => set(20, &[1, 3], 0x14),
             WeightKind::BitLinear { packing, .. } => {
                 // No code 3: of two set bits the lower one goes.
                 bytes.iter_mut().for_each(|b| *b &= !(*b >> 1 & 0x55));
@@ -323,7 +330,7 @@ impl Bench {
     /// What an adapter costs on top of its base: `over_base` is the time of both over that of the base alone.
     pub fn adapters(&self) {
         let shapes: &[(usize, usize, usize, usize, &[Kind])] = match self.small {
-            true => &[(64, 256, 8, 2, &KINDS[..1])],
+            true => &[(64, 256, 8, 8, &KINDS[..2])],
             false => &[(256, 2560, 8, 8, &KINDS), (2048, 4096, 16, 4, &KINDS[..2])],
         };
         for &(tokens, features, rank, count, kinds) in shapes {
@@ -332,20 +339,24 @@ impl Bench {
                 let (x, d_output) = (self.floats(&[tokens, features]), self.floats(&[tokens, features]));
                 let recordings = [(); 6].map(|()| Recording::new(&self.gpu));
                 let [base, base_back, base_both, with, with_back, with_both] = &recordings;
-                for layer in &layers {
-                    let result = || self.zeros(&[tokens, features]);
-                    let (output, d_input) = (result(), result());
+                // As in a network: each layer takes what the one before it gave.
+                let results = |n: usize| (0..n).map(|_| self.zeros(&[tokens, features])).collect::<Vec<_>>();
+                let (outputs, gradients) = (results(count), results(count));
+                let mut inputs = vec![x.clone()];
+                for (i, layer) in layers.iter().enumerate() {
                     for rec in [base, base_both] {
-                        layer.base().forward(rec, &x, &output).unwrap();
+                        layer.base().forward(rec, if i == 0 { &x } else { &outputs[i - 1] }, &outputs[i]).unwrap();
                     }
+                    layer.forward(with, &inputs[i]).unwrap();
+                    inputs.push(layer.forward(with_both, &inputs[i]).unwrap());
+                }
+                for (i, layer) in layers.iter().enumerate().rev() {
+                    let d = if i == count - 1 { &d_output } else { &gradients[i + 1] };
                     for rec in [base_back, base_both] {
-                        layer.base().backward_input(rec, &d_output, &d_input).unwrap();
-                    }
-                    for rec in [with, with_both] {
-                        layer.forward(rec, &x).unwrap();
+                        layer.base().backward_input(rec, d, &gradients[i]).unwrap();
                     }
                     for rec in [with_back, with_both] {
-                        layer.backward(rec, &x, &d_output, Some(&d_input)).unwrap();
+                        layer.backward(rec, &inputs[i], d, Some(&gradients[i])).unwrap();
                     }
                 }
                 let (t, f, r) = (tokens as f64, features as f64, rank as f64);
@@ -369,6 +380,8 @@ impl Bench {
                     let ratio = (1000.0 * ratio).round() / 1000.0;
                     self.row(&format!("{name} r {rank}"), b, counted(thins), json!({ "over_base": ratio }));
                 }
+                self.check(name, &inputs[count]);
+                self.check(name, &gradients[0]);
                 layers.iter().for_each(LoraLinear::destroy);
             }
         }

@@ -44,6 +44,7 @@ mod native {
         pub product: Cell<f64>,
         section: Cell<&'static str>,
         rows: RefCell<Vec<Value>>,
+        failures: RefCell<Vec<String>>,
         seed: Cell<u64>,
     }
 
@@ -82,6 +83,7 @@ mod native {
             product: Cell::new(0.0),
             section: Cell::new(""),
             rows: RefCell::default(),
+            failures: RefCell::default(),
             seed: Cell::new(0x9e37_79b9_7f4a_7c15),
             gpu,
         };
@@ -91,6 +93,24 @@ mod native {
         let (timer, repeats) = (bench.clock.name(), bench.clock.repeats());
         println!("options: {}", if arguments.is_empty() { "none".into() } else { arguments.join(" ") });
         println!("{timer}, median of {repeats}; shares are of max(bytes / best copy, operations / best f32 product)");
+        let save = || {
+            let Some(path) = after("--json") else { return };
+            let report = json!({
+                "adapter": adapter.name,
+                "driver": driver,
+                "backend": format!("{:?}", adapter.backend),
+                "options": arguments,
+                "timer": timer,
+                "repeats": repeats,
+                "small": small,
+                "seconds": start.elapsed().as_secs_f64().round(),
+                "copy_gb_s": bench.copy.get() / 1e9,
+                "product_tflop_s": bench.product.get() / 1e12,
+                "failures": *bench.failures.borrow(),
+                "rows": *bench.rows.borrow(),
+            });
+            std::fs::write(&path, format!("{report}\n")).unwrap_or_else(|e| panic!("{path}: {e}"));
+        };
         let sections: [Section; 6] = [
             ("device", Bench::device),
             ("kernels", Bench::kernels),
@@ -106,25 +126,12 @@ mod native {
                 println!("\n{title:<58}{:>12}{:>10}{:>10}{:>8}", "µs", "GB/s", "TFLOP/s", "share");
                 bench.section.set(name);
                 run(&bench);
+                save(); // what came before is kept if the next one fails
             }
         }
-        let seconds = start.elapsed().as_secs_f64();
-        println!("\n{seconds:.0} s in all");
-        if let Some(path) = after("--json") {
-            let report = json!({
-                "adapter": adapter.name,
-                "driver": driver,
-                "backend": format!("{:?}", adapter.backend),
-                "options": arguments,
-                "timer": timer,
-                "repeats": repeats,
-                "small": small,
-                "seconds": seconds,
-                "copy_gb_s": bench.copy.get() / 1e9,
-                "product_tflop_s": bench.product.get() / 1e12,
-                "rows": bench.rows.take(),
-            });
-            std::fs::write(&path, format!("{report}\n")).unwrap_or_else(|e| panic!("{path}: {e}"));
+        println!("\n{:.0} s in all", start.elapsed().as_secs_f64());
+        if !bench.failures.borrow().is_empty() {
+            std::process::exit(1);
         }
     }
 
@@ -189,7 +196,7 @@ mod native {
             Tensor::zeros(&self.gpu, "result", shape).unwrap_or_else(|e| panic!("{e}"))
         }
 
-        /// Stops where a result is not finite, or nothing was written: then no time of it counts.
+        /// Notes where a result is not finite, or nothing was written: then no time of it counts.
         pub fn check(&self, name: &str, tensor: &Tensor) {
             const BYTES: u64 = 1 << 16; // of its beginning and of its end
             let (buffer, offset) = tensor.buffer().unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -209,7 +216,10 @@ mod native {
             drop(view);
             read.destroy();
             let finite = values.iter().all(|v| v.is_finite());
-            assert!(finite && values.iter().any(|v| *v != 0.0), "{name}: the result is not finite, or all zeros");
+            if !finite || values.iter().all(|v| *v == 0.0) {
+                println!("✗ {name}: the result is not finite, or all zeros");
+                self.failures.borrow_mut().push(name.to_string());
+            }
         }
     }
 }

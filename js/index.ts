@@ -21,6 +21,31 @@ export {
   type ScheduleSpec,
   sgd,
 } from "./optim.js";
+export {
+  combine,
+  type ExportFormat,
+  type FileSource,
+  importAdapter,
+  type LoadPeftOptions,
+  loadPeft,
+  makePeft,
+  merge,
+  mergeInto,
+  type ModelModule,
+  modelModules,
+  type ModelSource,
+  type OtherAdapter,
+  PeftAdapter,
+  type PeftFiles,
+  PeftModule,
+  type PeftModuleOptions,
+  type PeftReport,
+  type PeftSource,
+  type PeftTensor,
+  savePeft,
+  type SavePeftOptions,
+  type WeightType,
+} from "./peft.js";
 export { Recording } from "./recording.js";
 export { type BufferOptions, Tensor, type TensorOptions } from "./tensor.js";
 export {

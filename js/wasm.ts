@@ -50,7 +50,9 @@ async function load(source?: WasmSource | Promise<Response>): Promise<void> {
   } catch (error) {
     throw new LoraError("wasm-load", `the wasm could not be started: ${String(error)}`);
   }
-  setUp((code: LoraErrorCode, message: string) => new LoraError(code, camelCase(message)));
+  // Errors about files speak of their keys.
+  const plain: LoraErrorCode[] = ["file", "incomplete", "unmatched", "unsupported"];
+  setUp((code: LoraErrorCode, message: string) => new LoraError(code, plain.includes(code) ? message : camelCase(message)));
 }
 
 /** Rust's argument names as JavaScript's (`d_output` → `dOutput`); labels, in backticks, stay as they are. */

@@ -42,6 +42,38 @@ pub enum AdapterKind {
 }
 
 impl AdapterModule {
+    /// A module of A `[rank, in_features]` and B `[out_features, rank]`, or of kernels of 1×1, with their shapes as they stand
+    /// in a file; without an alpha it is the rank. The scaling is left to whoever has the configuration.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for larger kernels, [`Error::File`] for other shapes and ranks that disagree.
+    pub(crate) fn of_tensors(
+        name: String,
+        embedding: bool,
+        (a_shape, a): (&[usize], Vec<f32>),
+        (b_shape, b): (&[usize], Vec<f32>),
+        alpha: Option<f64>,
+    ) -> Result<AdapterModule> {
+        let shapes = || format!("{} and {}", crate::gpu::show(a_shape), crate::gpu::show(b_shape));
+        let kind = match (a_shape, b_shape) {
+            ([_, _], [_, _]) if embedding => AdapterKind::Embedding,
+            ([_, _], [_, _]) => AdapterKind::Linear,
+            ([_, _, 1, 1], [_, _, 1, 1]) if !embedding => AdapterKind::Conv1x1,
+            ([_, _, _, _], _) => {
+                let text = format!("{name}: LoRA of a convolution, {}; expected a 1×1 kernel", shapes());
+                return Err(Error::Unsupported(text));
+            }
+            _ => return Err(Error::file(&name, format!("expected matrices A and B, got {}", shapes()))),
+        };
+        let rank = a_shape[0];
+        if rank != b_shape[1] || a.is_empty() || b.is_empty() {
+            let reason = format!("expected A [rank, in] and B [out, rank] of one rank, got {}", shapes());
+            return Err(Error::file(&name, reason));
+        }
+        let alpha = alpha.unwrap_or(rank as f64);
+        Ok(AdapterModule { name, kind, rank, alpha, scaling: 0.0, a, b, magnitude: None, lora_bias: None })
+    }
+
     /// Columns of A.
     pub fn in_features(&self) -> usize {
         self.a.len() / self.rank.max(1)
@@ -112,32 +144,36 @@ enum Part {
 
 /// Module and part of a key, whether or not an adapter's name is in it.
 fn part(key: &str) -> Option<(&str, Part)> {
-    const PARTS: [(&str, &str); 5] = [
-        (".lora_A", ".weight"),
-        (".lora_B", ".weight"),
-        (".lora_embedding_A", ""),
-        (".lora_embedding_B", ""),
-        (".lora_magnitude_vector", ""),
-    ];
-    let find = |(i, (marker, end)): (usize, &(&str, &str))| {
-        let at = key.rfind(marker)?;
-        let rest = &key[at + marker.len()..];
-        if !(rest.is_empty() || rest.starts_with('.')) {
-            return None;
-        }
-        let rest = match rest.strip_suffix(end) {
-            Some(rest) => rest,
-            None if *marker == ".lora_B" && rest.ends_with(".bias") => {
-                return (rest.matches('.').count() <= 2).then_some((&key[..at], Part::LoraBias));
+    let mut end = key.len();
+    // `weight` or `bias`, an adapter's name, and what it is.
+    for _ in 0..3 {
+        let (module, word) = key[..end].rsplit_once('.')?;
+        let rest = &key[end..];
+        let part = match word {
+            "lora_A" if rest.ends_with(".weight") => Part::A,
+            "lora_B" if rest.ends_with(".weight") => Part::B,
+            "lora_B" if rest.ends_with(".bias") => Part::LoraBias,
+            "lora_embedding_A" => Part::EmbeddingA,
+            "lora_embedding_B" => Part::EmbeddingB,
+            "lora_magnitude_vector" => Part::Magnitude,
+            _ => {
+                end = module.len();
+                continue;
             }
-            None => return None,
         };
-        // What is left is nothing, an adapter's name, or the `.weight` that the magnitude once had.
-        let rest = if i == 4 { rest.strip_suffix(".weight").unwrap_or(rest) } else { rest };
-        let part = [Part::A, Part::B, Part::EmbeddingA, Part::EmbeddingB, Part::Magnitude].into_iter().nth(i)?;
-        (rest.matches('.').count() <= 1).then_some((&key[..at], part))
-    };
-    PARTS.iter().enumerate().find_map(find)
+        return Some((module, part));
+    }
+    None
+}
+
+/// The name that a tensor of an adapter has in the model: `q_proj.base_layer.bias` is the bias of `q_proj`.
+pub(crate) fn name_in_model(name: &str) -> String {
+    let mut out = String::new();
+    for word in name.split('.').filter(|word| *word != "base_layer") {
+        out.push_str(if out.is_empty() { "" } else { "." });
+        out.push_str(word);
+    }
+    out
 }
 
 /// The tensors of one module while a file is read: shape and values.
@@ -224,40 +260,21 @@ impl Adapter {
         let (Some((a_shape, a)), Some((b_shape, b))) = (a, b) else {
             return Err(Error::file(&name, "has one of lora_A and lora_B only"));
         };
-        let kind = match (&a_shape[..], &b_shape[..]) {
-            ([_, _], [_, _]) if embedding => AdapterKind::Embedding,
-            ([_, _], [_, _]) => AdapterKind::Linear,
-            ([_, _, 1, 1], [_, _, 1, 1]) if !embedding => AdapterKind::Conv1x1,
-            ([_, _, _, _], _) => {
-                let shape = crate::gpu::show(&a_shape);
-                return Err(Error::Unsupported(format!(
-                    "{name}: LoRA of a convolution {shape}; expected a 1×1 kernel"
-                )));
-            }
-            _ => {
-                let (a, b) = (crate::gpu::show(&a_shape), crate::gpu::show(&b_shape));
-                return Err(Error::file(&name, format!("expected matrices lora_A and lora_B, got {a} and {b}")));
-            }
-        };
-        let rank = a_shape[0];
-        if rank != b_shape[1] || rank == 0 || a.is_empty() || b.is_empty() {
-            let (a, b) = (crate::gpu::show(&a_shape), crate::gpu::show(&b_shape));
-            let reason = format!("expected lora_A [rank, in] and lora_B [out, rank] of one rank, got {a} and {b}");
-            return Err(Error::file(&name, reason));
-        }
+        let alpha = self.config.alpha_of(&name);
+        let mut module = AdapterModule::of_tensors(name, embedding, (&a_shape, a), (&b_shape, b), Some(alpha))?;
+        let (name, rows) = (&module.name, b_shape[0]);
         for (what, values) in [("lora_magnitude_vector", &magnitude), ("lora_B.bias", &lora_bias)] {
-            if let Some(values) = values.as_ref().filter(|values| values.len() != b_shape[0]) {
-                let reason =
-                    format!("{what}: expected {} elements, one per row of B, got {}", b_shape[0], values.len());
-                return Err(Error::file(&name, reason));
+            if let Some(values) = values.as_ref().filter(|values| values.len() != rows) {
+                let reason = format!("{what}: expected {rows} elements, one per row of B, got {}", values.len());
+                return Err(Error::file(name, reason));
             }
         }
         if self.config.use_dora() && magnitude.is_none() {
-            return Err(Error::file(&name, "has no lora_magnitude_vector, but the configuration says use_dora"));
+            return Err(Error::file(name, "has no lora_magnitude_vector, but the configuration says use_dora"));
         }
-        let alpha = self.config.alpha_of(&name);
-        let scaling = self.config.scaling(alpha, rank);
-        Ok(AdapterModule { name, kind, rank, alpha, scaling, a, b, magnitude, lora_bias })
+        module.scaling = self.config.scaling(alpha, module.rank);
+        (module.magnitude, module.lora_bias) = (magnitude, lora_bias);
+        Ok(module)
     }
 
     /// What configuration and weights say about each other.
@@ -334,12 +351,12 @@ impl Adapter {
                     )
                 };
                 let expected = show(own.kind == ModuleKind::Embedding, expected);
-                return Err(Error::shape(&module.name, expected, show(embedding, got)));
+                return Err(Error::shape(&format!("`{}`", module.name), expected, show(embedding, got)));
             }
             report.matched.push(index);
         }
         for other in &self.others {
-            let name = other.name.replace(".base_layer.", ".");
+            let name = name_in_model(&other.name);
             let module = name.strip_suffix(".weight").or(name.strip_suffix(".bias"));
             match model.iter().any(|own| Some(own.name.as_str()) == module) {
                 true => report.replaced.push(name),
@@ -375,6 +392,41 @@ impl Adapter {
         let names = [String::new()];
         let new = NewConfig { rank: 1, alpha: 1.0, target_modules: &names, ranks: &[], alphas: &[], base_model };
         Adapter::with_config(AdapterConfig::new(&new)?, modules)
+    }
+
+    /// The same adapter with other modules: everything of the configuration stays but modules, ranks and alphas.
+    ///
+    /// # Errors
+    /// Those of [`Adapter::new`].
+    pub fn with_modules(&self, modules: Vec<AdapterModule>) -> Result<Adapter> {
+        Ok(Adapter::with_config(self.config.clone(), modules)?.beside(self))
+    }
+
+    /// With the other tensors and texts of `other`.
+    pub(crate) fn beside(mut self, other: &Adapter) -> Adapter {
+        self.others.clone_from(&other.others);
+        self.metadata.clone_from(&other.metadata);
+        self
+    }
+
+    /// With trained biases of the base, by module, as PEFT saves them for `bias: lora_only` or, where there are more, `all`.
+    ///
+    /// # Errors
+    /// None that the configuration does not have already.
+    pub fn with_biases(mut self, biases: &[(String, Vec<f32>)]) -> Result<Adapter> {
+        for (module, values) in biases {
+            let own = self.modules.iter().any(|m| m.name == *module);
+            let name = format!("{module}{}.bias", if own { ".base_layer" } else { "" });
+            self.others.retain(|o| o.name != name);
+            let data = from_f32(&name, Dtype::F32, &mut values.iter().map(|v| f64::from(*v)))?;
+            self.others.push(OtherTensor { name, dtype: Dtype::F32, shape: vec![values.len()], data });
+            if !own {
+                self.config.set("bias", "\"all\"")?;
+            } else if self.config.bias() == "none" {
+                self.config.set("bias", "\"lora_only\"")?;
+            }
+        }
+        Ok(self)
     }
 
     /// [`Adapter::new`] on a configuration whose other fields stay.
@@ -460,7 +512,7 @@ impl Adapter {
         }
         let mut metadata = vec![("format".to_string(), "pt".to_string())];
         metadata.extend(self.metadata.iter().cloned());
-        Ok(write(&mut entries, &metadata))
+        Ok(write(&entries, &metadata))
     }
 }
 

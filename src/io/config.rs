@@ -2,9 +2,15 @@
 
 use super::json::{Reader, number, quote, quoted};
 use super::pattern::Pattern;
+use super::safetensors::{Header, TensorInfo};
 use crate::error::{Error, Result};
 
 const FILE: &str = "adapter_config.json";
+/// The fields that every version of PEFT knows.
+const TEMPLATE: &str = r#"{"alpha_pattern":{},"auto_mapping":null,"base_model_name_or_path":null,"bias":"none",
+"fan_in_fan_out":false,"inference_mode":true,"init_lora_weights":true,"layers_pattern":null,"layers_to_transform":null,
+"lora_alpha":1,"lora_dropout":0.0,"modules_to_save":null,"peft_type":"LORA","r":1,"rank_pattern":{},"revision":null,
+"target_modules":[],"task_type":null,"use_dora":false,"use_rslora":false}"#;
 /// PEFT has about fifty.
 const MOST_FIELDS: usize = 1000;
 
@@ -47,40 +53,11 @@ impl InitLoraWeights {
     }
 }
 
-/// The meaning of the fields that matter.
-#[derive(Debug, Clone)]
-struct Settings {
-    rank: usize,
-    alpha: f64,
-    use_rslora: bool,
-    dropout: f64,
-    target_modules: Targets,
-    exclude_modules: Targets,
-    layers_to_transform: Option<Vec<u64>>,
-    layers_pattern: Vec<String>,
-    rank_pattern: Vec<(String, f64)>,
-    alpha_pattern: Vec<(String, f64)>,
-    fan_in_fan_out: bool,
-    bias: String,
-    lora_bias: bool,
-    use_dora: bool,
-    modules_to_save: Vec<String>,
-    init: InitLoraWeights,
-    /// A field that changes what the adapter computes in a way that is not done here.
-    unsupported: Option<String>,
-}
-
-/// A configuration as PEFT writes it. Fields that are not understood stay as they are, in their order.
+/// A configuration as PEFT writes it: fields in their order, values as they are written, and read when they are asked for, so
+/// that those which are not understood stay as they are.
 #[derive(Debug, Clone)]
 pub struct AdapterConfig {
-    /// Key and value, the value as it is written.
     fields: Vec<(String, String)>,
-    settings: Settings,
-    /// Compiled from the settings: which modules, and the ranks and alphas of some.
-    target: Option<Pattern>,
-    exclude: Option<Pattern>,
-    ranks: Vec<Pattern>,
-    alphas: Vec<Pattern>,
 }
 
 /// What an adapter can sit on.
@@ -105,6 +82,23 @@ pub struct ModelModule {
     pub out_features: usize,
     /// The output head, which `all-linear` leaves out.
     pub is_output_head: bool,
+}
+
+impl ModelModule {
+    /// The modules of a model's file: matrices called `….weight`, of which those whose name says so are embeddings and the
+    /// output head.
+    pub fn list(header: &Header) -> Vec<ModelModule> {
+        let module = |t: &TensorInfo| {
+            let name = t.name.strip_suffix(".weight")?.to_string();
+            let ([rows, columns] | [rows, columns, 1, 1]) = t.shape[..] else { return None };
+            let last = name.rsplit('.').next().unwrap_or_default();
+            let embedding = last == "wte" || last == "wpe" || last.split('_').any(|word| word.starts_with("embed"));
+            let kind = if embedding { ModuleKind::Embedding } else { ModuleKind::Linear };
+            let (in_features, out_features) = if embedding { (rows, columns) } else { (columns, rows) };
+            Some(ModelModule { is_output_head: last == "lm_head", name, kind, in_features, out_features })
+        };
+        header.tensors.iter().filter_map(module).collect()
+    }
 }
 
 /// The adapter that a configuration gives a module.
@@ -161,22 +155,89 @@ impl AdapterConfig {
     }
 
     fn from_fields(fields: Vec<(String, String)>) -> Result<AdapterConfig> {
-        let settings = Settings::read(&fields)?;
-        let whole = |targets: &Targets| match targets {
-            Targets::Regex(text) => Pattern::new(text).map(Some),
-            _ => Ok(None),
+        let config = AdapterConfig { fields };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// That every field that is understood can be read, once and for all.
+    fn check(&self) -> Result<()> {
+        let wrong = |key: &str, expected: &str| {
+            let value = self.get(key).unwrap_or("none");
+            Err(Error::file(FILE, format!("{key}: expected {expected}, got {value}")))
         };
-        let parts = |patterns: &[(String, f64)]| {
-            patterns.iter().map(|(key, _)| Pattern::new(&format!("(.*\\.)?({key})$"))).collect::<Result<Vec<_>>>()
-        };
-        Ok(AdapterConfig {
-            target: whole(&settings.target_modules)?,
-            exclude: whole(&settings.exclude_modules)?,
-            ranks: parts(&settings.rank_pattern)?,
-            alphas: parts(&settings.alpha_pattern)?,
-            fields,
-            settings,
-        })
+        match self.read("peft_type", &mut |r| r.string())? {
+            Some(method) if method == "LORA" => {}
+            Some(method) => {
+                return Err(Error::Unsupported(format!("{FILE}: peft_type: expected \"LORA\", got {method:?}")));
+            }
+            None => return wrong("peft_type", "\"LORA\", as every configuration of PEFT has"),
+        }
+        for flag in ["use_rslora", "fan_in_fan_out", "lora_bias", "use_dora"] {
+            self.read(flag, &mut |r| r.boolean())?;
+        }
+        for number in ["lora_alpha", "lora_dropout"] {
+            if self.read(number, &mut |r| r.number())?.is_some_and(|number| !number.is_finite()) {
+                return wrong(number, "a finite number");
+            }
+        }
+        let possible = |rank: f64| (1.0..=f64::from(u32::MAX)).contains(&rank);
+        if !self.read("r", &mut |r| r.integer())?.is_none_or(|rank| possible(rank as f64)) {
+            return wrong("r", "a rank of at least 1 and below 2³²");
+        }
+        for (key, whole) in [("rank_pattern", true), ("alpha_pattern", false)] {
+            for (part, value) in self.read(key, &mut |reader| pattern(reader, whole))?.unwrap_or_default() {
+                end_of_name(&part)?;
+                if whole && !possible(value) || !value.is_finite() {
+                    return wrong(key, "ranks of at least 1, or finite alphas");
+                }
+            }
+        }
+        if !["none", "all", "lora_only"].contains(&self.read("bias", &mut |r| r.string())?.as_deref().unwrap_or("none"))
+        {
+            return wrong("bias", "\"none\", \"all\" or \"lora_only\"");
+        }
+        for key in ["target_modules", "exclude_modules"] {
+            if let Some(Targets::Regex(text)) = self.read(key, &mut targets)? {
+                Pattern::new(&text)?;
+            }
+        }
+        for key in ["modules_to_save", "layers_pattern"] {
+            self.read(key, &mut |reader| one_or_more(reader, &mut |r| r.string()))?;
+        }
+        self.read("init_lora_weights", &mut init)?;
+        let layers = self.read("layers_to_transform", &mut layers)?.unwrap_or_default();
+        if !layers.is_empty() && !matches!(self.target_modules(), Targets::Names(_)) {
+            return wrong("layers_to_transform", "target_modules to be a list of names beside it");
+        }
+        Ok(())
+    }
+
+    /// A field's value; nothing where there is none, or null.
+    fn read<T>(&self, key: &str, read: &mut dyn FnMut(&mut Reader) -> Result<T>) -> Result<Option<T>> {
+        match self.get(key) {
+            None | Some("null") => Ok(None),
+            Some(value) => {
+                let what = format!("{FILE}: {key}");
+                read(&mut Reader::new(&what, value.as_bytes())?).map(Some)
+            }
+        }
+    }
+
+    fn flag(&self, key: &str) -> bool {
+        self.read(key, &mut |r| r.boolean()).ok().flatten().unwrap_or(false)
+    }
+
+    fn texts(&self, key: &str) -> Vec<String> {
+        let texts = self.read(key, &mut |reader| one_or_more(reader, &mut |r| r.string()));
+        texts.ok().flatten().unwrap_or_default()
+    }
+
+    /// The value of the first entry whose key matches the name or its end, else that of the plain field.
+    fn of_module(&self, module: &str, patterns: &str, plain: f64) -> f64 {
+        let entries = self.read(patterns, &mut |reader| pattern(reader, false)).ok().flatten().unwrap_or_default();
+        let matches = |key: &str| end_of_name(key).is_ok_and(|pattern| pattern.matches_start(module));
+        entries.iter().find(|(key, _)| matches(key)).map_or(plain, |(_, value)| *value)
     }
 
     /// A configuration with the fields that every version of PEFT knows.
@@ -184,30 +245,8 @@ impl AdapterConfig {
     /// # Errors
     /// [`Error::File`] for a rank of 0 and numbers that are not finite.
     pub fn new(new: &NewConfig) -> Result<AdapterConfig> {
-        let field = |key: &str, value: &str| (key.to_string(), value.to_string());
-        let base_model = new.base_model.map_or("null".into(), quoted);
-        let mut config = AdapterConfig::from_fields(vec![
-            field("alpha_pattern", "{}"),
-            field("auto_mapping", "null"),
-            field("base_model_name_or_path", &base_model),
-            field("bias", "\"none\""),
-            field("fan_in_fan_out", "false"),
-            field("inference_mode", "true"),
-            field("init_lora_weights", "true"),
-            field("layers_pattern", "null"),
-            field("layers_to_transform", "null"),
-            field("lora_alpha", "1"),
-            field("lora_dropout", "0.0"),
-            field("modules_to_save", "null"),
-            field("peft_type", "\"LORA\""),
-            field("r", "1"),
-            field("rank_pattern", "{}"),
-            field("revision", "null"),
-            field("target_modules", "[]"),
-            field("task_type", "null"),
-            field("use_dora", "false"),
-            field("use_rslora", "false"),
-        ])?;
+        let mut config = AdapterConfig::parse(TEMPLATE.as_bytes())?;
+        config.set("base_model_name_or_path", &new.base_model.map_or("null".into(), quoted))?;
         config.retarget(new)?;
         Ok(config)
     }
@@ -290,79 +329,95 @@ impl AdapterConfig {
 
     /// `r`
     pub fn rank(&self) -> usize {
-        self.settings.rank
+        self.read("r", &mut |r| r.integer()).ok().flatten().unwrap_or(8) as usize // this and alpha: PEFT's own defaults
     }
 
     /// `lora_alpha`
     pub fn alpha(&self) -> f64 {
-        self.settings.alpha
+        self.read("lora_alpha", &mut |r| r.number()).ok().flatten().unwrap_or(8.0)
     }
 
     /// Whether the scaling is alpha/√rank.
     pub fn use_rslora(&self) -> bool {
-        self.settings.use_rslora
+        self.flag("use_rslora")
     }
 
     /// `lora_dropout`
     pub fn dropout(&self) -> f64 {
-        self.settings.dropout
+        self.read("lora_dropout", &mut |r| r.number()).ok().flatten().unwrap_or(0.0)
     }
 
     /// Whether the base's weights are `[in_features, out_features]`.
     pub fn fan_in_fan_out(&self) -> bool {
-        self.settings.fan_in_fan_out
+        self.flag("fan_in_fan_out")
     }
 
     /// `none`, `all` or `lora_only`: which of the base's biases were trained.
-    pub fn bias(&self) -> &str {
-        &self.settings.bias
+    pub fn bias(&self) -> String {
+        self.texts("bias").pop().unwrap_or_else(|| "none".into())
     }
 
     /// Whether `B` has a bias of its own.
     pub fn lora_bias(&self) -> bool {
-        self.settings.lora_bias
+        self.flag("lora_bias")
     }
 
     /// Whether there are magnitudes.
     pub fn use_dora(&self) -> bool {
-        self.settings.use_dora
+        self.flag("use_dora")
     }
 
     /// Modules that were trained whole.
-    pub fn modules_to_save(&self) -> &[String] {
-        &self.settings.modules_to_save
+    pub fn modules_to_save(&self) -> Vec<String> {
+        self.texts("modules_to_save")
     }
 
     /// How the adapter started.
-    pub fn init_lora_weights(&self) -> &InitLoraWeights {
-        &self.settings.init
+    pub fn init_lora_weights(&self) -> InitLoraWeights {
+        self.read("init_lora_weights", &mut init).ok().flatten().unwrap_or(InitLoraWeights::Default)
     }
 
     /// `target_modules`
-    pub fn target_modules(&self) -> &Targets {
-        &self.settings.target_modules
+    pub fn target_modules(&self) -> Targets {
+        self.read("target_modules", &mut targets).ok().flatten().unwrap_or(Targets::None)
     }
 
     /// A field that makes the adapter something else than its A and B say, as `field: value`.
-    pub fn unsupported(&self) -> Option<&str> {
-        self.settings.unsupported.as_deref()
+    pub fn unsupported(&self) -> Option<String> {
+        // Fields of PEFT that make something else of A and B, or put them elsewhere.
+        const FIELDS: [&str; 10] = [
+            "use_qalora",
+            "alora_invocation_tokens",
+            "layer_replication",
+            "target_parameters",
+            "use_bdlora",
+            "arrow_config",
+            "trainable_token_indices",
+            "kasa_config",
+            "monteclora_config",
+            "velora_config",
+        ];
+        let set = |key: &&&str| !matches!(self.get(key), None | Some("null" | "false" | "[]" | "{}"));
+        let field = FIELDS.iter().find(set).map(|key| format!("{key}: {}", self.get(key).unwrap_or_default()));
+        field.or_else(|| match self.init_lora_weights() {
+            InitLoraWeights::Other(name) => Some(format!("init_lora_weights: {name}")),
+            _ => None,
+        })
     }
 
     /// The rank of a module that is not in the file yet: by the first key of `rank_pattern` that matches, else `r`.
     pub fn rank_of(&self, module: &str) -> usize {
-        let found = self.ranks.iter().position(|pattern| pattern.matches_start(module));
-        found.map_or(self.settings.rank, |i| self.settings.rank_pattern[i].1 as usize)
+        self.of_module(module, "rank_pattern", self.rank() as f64) as usize
     }
 
     /// The alpha of a module: by the first key of `alpha_pattern` that matches, else `lora_alpha`.
     pub fn alpha_of(&self, module: &str) -> f64 {
-        let found = self.alphas.iter().position(|pattern| pattern.matches_start(module));
-        found.map_or(self.settings.alpha, |i| self.settings.alpha_pattern[i].1)
+        self.of_module(module, "alpha_pattern", self.alpha())
     }
 
     /// alpha/rank, with rsLoRA alpha/√rank.
     pub fn scaling(&self, alpha: f64, rank: usize) -> f64 {
-        alpha / if self.settings.use_rslora { (rank as f64).sqrt() } else { rank as f64 }
+        alpha / if self.use_rslora() { (rank as f64).sqrt() } else { rank as f64 }
     }
 
     /// Which of a model's modules get an adapter, and which one, as `get_peft_model` decides it.
@@ -370,14 +425,39 @@ impl AdapterConfig {
     /// # Errors
     /// [`Error::Unmatched`] where none do; [`Error::Unsupported`] for a pattern with look-around.
     pub fn resolve(&self, modules: &[ModelModule]) -> Result<Vec<ModuleConfig>> {
-        let saved = self.settings.modules_to_save.iter().map(|m| Pattern::new(&format!("(^|.*\\.){m}($|\\..*)")));
-        let saved = saved.collect::<Result<Vec<_>>>()?;
-        let layers = self.settings.layers_pattern.iter().map(|p| Pattern::new(&format!("(?:.*\\.)?(?:{p})")));
-        let layers = layers.collect::<Result<Vec<_>>>()?;
+        let (target_modules, exclude_modules) = (self.target_modules(), self.read("exclude_modules", &mut targets)?);
+        let [target, excluded] = [Some(&target_modules), exclude_modules.as_ref()].map(|targets| match targets {
+            Some(Targets::Regex(text)) => Pattern::new(text).map(Some),
+            _ => Ok(None),
+        });
+        let (target, excluded) = (target?, excluded?);
+        let patterns = |key: &str, before: &str, behind: &str| {
+            let texts = self.texts(key).into_iter().filter(|text| !text.is_empty());
+            texts.map(|text| Pattern::new(&format!("{before}{text}{behind}"))).collect::<Result<Vec<_>>>()
+        };
+        let saved = patterns("modules_to_save", "(^|.*\\.)", "($|\\..*)")?;
+        let layers_pattern = patterns("layers_pattern", "(?:.*\\.)?(?:", ")")?;
+        let wanted = self.read("layers_to_transform", &mut layers)?.unwrap_or_default();
+
+        let is_excluded = |name: &String| match &exclude_modules {
+            Some(Targets::Names(names)) => names.iter().any(|end| ends_with(name, end)),
+            _ => excluded.as_ref().is_some_and(|pattern| pattern.matches(name)),
+        };
+        let is_target = |module: &ModelModule| match &target_modules {
+            Targets::None => false,
+            Targets::AllLinear => module.kind == ModuleKind::Linear && !module.is_output_head,
+            Targets::Regex(_) => target.as_ref().is_some_and(|pattern| pattern.matches(&module.name)),
+            Targets::Names(names) => {
+                let in_layer = || layer_of(&module.name, &layers_pattern).is_some_and(|layer| wanted.contains(&layer));
+                // A whole name counts whatever the layer.
+                names.contains(&module.name)
+                    || names.iter().any(|end| ends_with(&module.name, end)) && (wanted.is_empty() || in_layer())
+            }
+        };
         let mut found = Vec::new();
         for (index, module) in modules.iter().enumerate() {
-            let excluded = self.excludes(&module.name) || saved.iter().any(|p| p.matches_start(&module.name));
-            if !excluded && self.targets(module, &layers) {
+            let out = is_excluded(&module.name) || saved.iter().any(|p| p.matches_start(&module.name));
+            if !out && is_target(module) {
                 let (rank, alpha) = (self.rank_of(&module.name), self.alpha_of(&module.name));
                 found.push(ModuleConfig { module: index, rank, alpha, scaling: self.scaling(alpha, rank) });
             }
@@ -390,31 +470,11 @@ impl AdapterConfig {
         }
         Ok(found)
     }
+}
 
-    fn excludes(&self, name: &str) -> bool {
-        match &self.settings.exclude_modules {
-            Targets::Names(names) => names.iter().any(|end| ends_with(name, end)),
-            _ => self.exclude.as_ref().is_some_and(|pattern| pattern.matches(name)),
-        }
-    }
-
-    fn targets(&self, module: &ModelModule, layers: &[Pattern]) -> bool {
-        let name = &module.name;
-        let names = match &self.settings.target_modules {
-            Targets::None => return false,
-            Targets::AllLinear => return module.kind == ModuleKind::Linear && !module.is_output_head,
-            Targets::Regex(_) => return self.target.as_ref().is_some_and(|pattern| pattern.matches(name)),
-            Targets::Names(names) => names,
-        };
-        // A whole name counts whatever the layer.
-        if names.contains(name) {
-            return true;
-        }
-        let wanted = self.settings.layers_to_transform.as_deref();
-        let in_layer =
-            || wanted.is_none_or(|wanted| layer_of(name, layers).is_some_and(|layer| wanted.contains(&layer)));
-        names.iter().any(|end| ends_with(name, end)) && in_layer()
-    }
+/// The pattern of a name that ends so, as `rank_pattern` and `alpha_pattern` mean their keys.
+fn end_of_name(key: &str) -> Result<Pattern> {
+    Pattern::new(&format!("(.*\\.)?({key})$"))
 }
 
 /// Whether `end` is all of the name or its last parts.
@@ -438,112 +498,13 @@ fn layer_of(name: &str, patterns: &[Pattern]) -> Option<u64> {
     None
 }
 
-impl Settings {
-    fn read(fields: &[(String, String)]) -> Result<Settings> {
-        let mut s = Settings {
-            rank: 8, // this and alpha: PEFT's own defaults
-            alpha: 8.0,
-            use_rslora: false,
-            dropout: 0.0,
-            target_modules: Targets::None,
-            exclude_modules: Targets::None,
-            layers_to_transform: None,
-            layers_pattern: Vec::new(),
-            rank_pattern: Vec::new(),
-            alpha_pattern: Vec::new(),
-            fan_in_fan_out: false,
-            bias: "none".into(),
-            lora_bias: false,
-            use_dora: false,
-            modules_to_save: Vec::new(),
-            init: InitLoraWeights::Default,
-            unsupported: None,
-        };
-        if !fields.iter().any(|(key, _)| key == "peft_type") {
-            return Err(Error::file(FILE, "is no configuration of PEFT: it has no peft_type"));
-        }
-        for (key, value) in fields {
-            let what = format!("{FILE}: {key}");
-            let mut reader = Reader::new(&what, value.as_bytes())?;
-            let r = &mut reader;
-            if value == "null" {
-                continue;
-            }
-            match key.as_str() {
-                "peft_type" => {
-                    let method = r.string()?;
-                    if method != "LORA" {
-                        return Err(Error::Unsupported(format!("{what}: expected \"LORA\", got {value}")));
-                    }
-                }
-                "r" => s.rank = usize::try_from(r.integer()?).unwrap_or(0), // in a page usize has 32 bits
-                "lora_alpha" => s.alpha = finite(r)?,
-                "lora_dropout" => s.dropout = finite(r)?,
-                "use_rslora" => s.use_rslora = r.boolean()?,
-                "fan_in_fan_out" => s.fan_in_fan_out = r.boolean()?,
-                "lora_bias" => s.lora_bias = r.boolean()?,
-                "use_dora" => s.use_dora = r.boolean()?,
-                "bias" => {
-                    s.bias = r.string()?;
-                    if !["none", "all", "lora_only"].contains(&s.bias.as_str()) {
-                        return Err(Error::file(
-                            &what,
-                            format!("expected \"none\", \"all\" or \"lora_only\", got {value}"),
-                        ));
-                    }
-                }
-                "target_modules" => s.target_modules = targets(r)?,
-                "exclude_modules" => s.exclude_modules = targets(r)?,
-                "layers_to_transform" => s.layers_to_transform = Some(one_or_more(r, &mut |r| r.integer())?),
-                "layers_pattern" => s.layers_pattern = one_or_more(r, &mut |r| r.string())?,
-                "modules_to_save" => s.modules_to_save = one_or_more(r, &mut |r| r.string())?,
-                "rank_pattern" => s.rank_pattern = pattern(r, &mut |r| Ok(r.integer()? as f64))?,
-                "alpha_pattern" => s.alpha_pattern = pattern(r, &mut finite)?,
-                "init_lora_weights" => s.init = init(r)?,
-                // Fields of PEFT that make something else of A and B, or put them elsewhere.
-                "use_qalora"
-                | "alora_invocation_tokens"
-                | "layer_replication"
-                | "target_parameters"
-                | "use_bdlora"
-                | "arrow_config"
-                | "trainable_token_indices"
-                | "kasa_config"
-                | "monteclora_config"
-                | "velora_config"
-                    if !matches!(value.as_str(), "false" | "[]" | "{}") =>
-                {
-                    s.unsupported = Some(format!("{key}: {value}"));
-                }
-                _ => {}
-            }
-        }
-        if s.layers_to_transform.as_ref().is_some_and(Vec::is_empty) {
-            s.layers_to_transform = None; // as PEFT takes it
-        }
-        s.layers_pattern.retain(|pattern| !pattern.is_empty());
-        let possible = |rank: f64| (1.0..=f64::from(u32::MAX)).contains(&rank);
-        if !possible(s.rank as f64) || !s.rank_pattern.iter().all(|(_, rank)| possible(*rank)) {
-            return Err(Error::file(FILE, "expected ranks of at least 1 and below 2³² in `r` and `rank_pattern`"));
-        }
-        if s.layers_to_transform.is_some() && !matches!(s.target_modules, Targets::Names(_)) {
-            return Err(Error::file(FILE, "layers_to_transform needs target_modules to be a list of names"));
-        }
-        if let InitLoraWeights::Other(name) = &s.init {
-            s.unsupported = Some(format!("init_lora_weights: {name}"));
-        }
-        Ok(s)
-    }
-}
-
-fn finite(reader: &mut Reader) -> Result<f64> {
-    let value = reader.number()?;
-    if value.is_finite() { Ok(value) } else { Err(reader.fail("a finite number before this")) }
+fn layers(reader: &mut Reader) -> Result<Vec<u64>> {
+    one_or_more(reader, &mut |r| r.integer())
 }
 
 fn targets(reader: &mut Reader) -> Result<Targets> {
     if !reader.is_string() {
-        let names = one_or_more(reader, &mut |reader| reader.string())?;
+        let names = one_or_more(reader, &mut |r| r.string())?;
         return Ok(if names.is_empty() { Targets::None } else { Targets::Names(names) });
     }
     let text = reader.string()?;
@@ -565,10 +526,10 @@ fn one_or_more<T>(reader: &mut Reader, read: &mut dyn FnMut(&mut Reader) -> Resu
 }
 
 /// An object of numbers, in its order.
-fn pattern(reader: &mut Reader, read: &mut dyn FnMut(&mut Reader) -> Result<f64>) -> Result<Vec<(String, f64)>> {
+fn pattern(reader: &mut Reader, whole: bool) -> Result<Vec<(String, f64)>> {
     let mut found = Vec::new();
     reader.object(&mut |reader, key| {
-        found.push((key, read(reader)?));
+        found.push((key, if whole { reader.integer()? as f64 } else { reader.number()? }));
         Ok(())
     })?;
     Ok(found)

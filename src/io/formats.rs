@@ -5,7 +5,7 @@ use super::config::ModelModule;
 use super::gguf::GgufModel;
 use super::json::{Reader, number};
 use super::linalg::Matrix;
-use super::safetensors::{Dtype, Entry, SafetensorsFile, to_f32, write};
+use super::safetensors::{Dtype, Entry, SafetensorsFile, TensorInfo, to_f32, write};
 use crate::error::{Error, Result, show_number};
 
 /// What an adapter can be written as.
@@ -126,7 +126,7 @@ impl Adapter {
             text("ss_network_dim", self.config.rank().to_string()),
             text("ss_network_alpha", number(self.config.alpha())),
         ];
-        Ok(write(&mut entries, &metadata))
+        Ok(write(&entries, &metadata))
     }
 
     /// Reads Kohya's file. Its names have underscores for dots; `model` says which modules they are. A missing alpha is the rank.
@@ -154,29 +154,14 @@ impl Adapter {
             }
             let up = file.header.find(&format!("{key}.lora_up.weight"));
             let up = up.ok_or_else(|| Error::file(&info.name, "has no lora_up beside it"))?;
-            let (&[rank, _], &[_, rank_up]) = (&flat(&info.name, &info.shape)?, &flat(&up.name, &up.shape)?);
-            if rank != rank_up || rank == 0 || info.range.is_empty() || up.range.is_empty() {
-                return Err(Error::file(&info.name, format!("has the rank {rank}, its lora_up {rank_up}")));
-            }
-            let read = |t: &super::safetensors::TensorInfo| to_f32(&t.name, t.dtype, file.data(t));
+            let read = |t: &TensorInfo| to_f32(&t.name, t.dtype, file.data(t));
             let alpha = match file.header.find(&format!("{key}.alpha")) {
                 Some(alpha) => read(alpha)?.first().map(|v| f64::from(*v)),
                 None => None,
             };
-            let kind = if info.shape.len() == 4 { AdapterKind::Conv1x1 } else { AdapterKind::Linear };
-            let (a, b, name) = (read(info)?, read(up)?, module_of(key, model)?);
-            let alpha = alpha.unwrap_or(rank as f64);
-            modules.push(AdapterModule {
-                name,
-                kind,
-                rank,
-                alpha,
-                scaling: 0.0,
-                a,
-                b,
-                magnitude: None,
-                lora_bias: None,
-            });
+            let name = module_of(key, model)?;
+            let (a, b) = ((&info.shape[..], read(info)?), (&up.shape[..], read(up)?));
+            modules.push(AdapterModule::of_tensors(name, false, a, b, alpha)?);
         }
         finish(modules, "Kohya's file")
     }
@@ -223,30 +208,15 @@ impl Adapter {
             };
             let b = file.header.find(&format!("{name}.lora_b"));
             let b = b.ok_or_else(|| Error::file(&info.name, "has no lora_b beside it"))?;
-            let (&[columns, rank], &[rank_b, rows]) = (&info.shape[..], &b.shape[..]) else {
-                return Err(Error::file(&info.name, "is no matrix, or its lora_b is none"));
-            };
-            if rank != rank_b || rank == 0 || columns == 0 || rows == 0 {
-                return Err(Error::file(&info.name, format!("has the rank {rank}, its lora_b {rank_b}")));
-            }
-            let turned = |t: &super::safetensors::TensorInfo, rows, columns| {
+            let turned = |t: &TensorInfo| {
+                let &[rows, columns] = &t.shape[..] else { return Err(Error::file(&t.name, "is no matrix")) };
                 let values = to_f32(&t.name, t.dtype, file.data(t))?;
-                Ok(Matrix::from_f32(rows, columns, &values).transposed().to_f32())
+                Ok(([columns, rows], Matrix::from_f32(rows, columns, &values).transposed().to_f32()))
             };
-            let (a, b) = (turned(info, columns, rank)?, turned(b, rank, rows)?);
-            let kind = if name.ends_with("embed_tokens") { AdapterKind::Embedding } else { AdapterKind::Linear };
-            let (name, alpha) = (name.to_string(), scale * rank as f64);
-            modules.push(AdapterModule {
-                name,
-                kind,
-                rank,
-                alpha,
-                scaling: 0.0,
-                a,
-                b,
-                magnitude: None,
-                lora_bias: None,
-            });
+            let ((a_shape, a), (b_shape, b)) = (turned(info)?, turned(b)?);
+            let (a, b, alpha) = ((&a_shape[..], a), (&b_shape[..], b), scale * a_shape[0] as f64);
+            let embedding = name.ends_with("embed_tokens");
+            modules.push(AdapterModule::of_tensors(name.into(), embedding, a, b, Some(alpha))?);
         }
         finish(modules, "MLX's file")
     }
@@ -359,17 +329,6 @@ fn finish(modules: Vec<AdapterModule>, file: &str) -> Result<Adapter> {
         return Err(Error::file(file, "has no adapters"));
     }
     Adapter::new(modules, None)
-}
-
-/// Rows and columns of a matrix, or of a kernel of 1×1.
-fn flat(name: &str, shape: &[usize]) -> Result<[usize; 2]> {
-    match *shape {
-        [rows, columns] | [rows, columns, 1, 1] => Ok([rows, columns]),
-        _ => {
-            let shape = crate::gpu::show(shape);
-            Err(Error::Unsupported(format!("{name}: {shape}; expected a matrix or a kernel of 1×1")))
-        }
-    }
 }
 
 /// The module whose name, dots as underscores, is all of `key` or all but a prefix of one word, `lora_unet_` or `lora_te1_`.

@@ -3,12 +3,12 @@
 //! A file begins with `GGUF`, u32 version, u64 tensors, u64 entries of metadata; strings are u64 length and bytes. Shapes are written
 //! with the fastest dimension first; here they are row-major, as everywhere else.
 
-use std::collections::HashSet;
 use std::ops::Range;
 
 use super::adapter::{Adapter, AdapterKind, AdapterModule};
 use super::json::Reader;
 use super::safetensors::{bf16_to_f32, f16_to_f32};
+use super::{order, twice};
 use crate::error::{Error, Result};
 
 /// A value of the metadata.
@@ -289,22 +289,22 @@ impl GgufHeader {
         for _ in 0..count {
             tensors.push(tensor(&mut cursor)?);
         }
-        let mut seen = HashSet::new();
-        let names = metadata.iter().map(|(key, _)| key).chain(tensors.iter().map(|t| &t.name));
-        if let Some(twice) = names.into_iter().find(|name| !seen.insert(*name)) {
-            return Err(Error::file(file, format!("two entries have the name `{twice}`")));
+        let name = |i: usize| match metadata.get(i) {
+            Some((key, _)) => key.as_str(),
+            None => &tensors[i - metadata.len()].name,
+        };
+        if let Some(i) = twice(metadata.len() + tensors.len(), &name) {
+            return Err(Error::file(file, format!("two entries have the name `{}`", name(i))));
         }
-        drop(seen);
         let alignment =
             metadata.iter().find(|(key, _)| key == "general.alignment").map_or(Some(32), |(_, v)| v.as_u64());
         let Some(alignment) = alignment.filter(|a| a.is_power_of_two() && *a <= 1 << 20) else {
             return Err(Error::file(file, "has a general.alignment that is no power of two"));
         };
         let data_start = (cursor.at as u64).next_multiple_of(alignment);
-        let mut order: Vec<usize> = (0..tensors.len()).collect();
-        order.sort_by_key(|i| tensors[*i].range.start);
+        let by_bytes = order(tensors.len(), &mut |i, j| tensors[i].range.start < tensors[j].range.start);
         let mut end = data_start;
-        for i in order {
+        for i in by_bytes {
             let t = &mut tensors[i];
             let aligned = t.range.start.is_multiple_of(alignment);
             let (Some(start), Some(stop)) =
@@ -617,42 +617,28 @@ impl Adapter {
             let read = |t: &GgufTensor| {
                 dequantized(t, bytes.get(t.range.start as usize..t.range.end as usize).unwrap_or_default())
             };
-            let (mut a, mut b) = (read(tensor)?, read(partner)?);
+            let (mut a, b) = (read(tensor)?, read(partner)?);
             let embedding = base == "token_embd";
-            let (&[mut rank, mut columns], &[rows, rank_b]) = (&tensor.shape[..], &partner.shape[..]) else {
-                return Err(Error::file(&tensor.name, "is no matrix, or its lora_b is none"));
-            };
-            if embedding {
-                a = super::linalg::Matrix::from_f32(rank, columns, &a).transposed().to_f32();
-                (rank, columns) = (columns, rank);
+            let mut shape = tensor.shape.clone();
+            if embedding && let [rows, columns] = shape[..] {
+                a = super::linalg::Matrix::from_f32(rows, columns, &a).transposed().to_f32();
+                shape.reverse();
             }
-            if rank != rank_b || rank == 0 || rows == 0 || columns == 0 {
-                return Err(Error::file(&tensor.name, format!("has the rank {rank}, its lora_b {rank_b}")));
-            }
+            // As llama.cpp has it: no alpha is a scale of 1.
+            let alpha = (alpha != 0.0).then_some(alpha);
+            let mut module = AdapterModule::of_tensors(name, embedding, (&shape, a), (&partner.shape, b), alpha)?;
             let llama = GgufModel { architecture: architecture.into(), heads: 0, kv_heads: 0, tied: false };
-            if let Some(heads) = model.unwrap_or(&llama).permuted(&name) {
+            if let Some(heads) = model.unwrap_or(&llama).permuted(&module.name) {
+                let name = &module.name;
                 if model.is_none() {
                     let text =
                         format!("{name}: rows of q and k are permuted by heads; expected the model's config.json");
                     return Err(Error::Unmatched(text));
                 }
-                check_heads(&name, rows, heads)?;
-                permute(&mut b, rank, heads, true);
+                check_heads(name, module.out_features(), heads)?;
+                permute(&mut module.b, module.rank, heads, true);
             }
-            let kind = if embedding { AdapterKind::Embedding } else { AdapterKind::Linear };
-            // As llama.cpp has it: no alpha is a scale of 1.
-            let alpha = if alpha == 0.0 { rank as f64 } else { alpha };
-            modules.push(AdapterModule {
-                name,
-                kind,
-                rank,
-                alpha,
-                scaling: 0.0,
-                a,
-                b,
-                magnitude: None,
-                lora_bias: None,
-            });
+            modules.push(module);
         }
         if modules.is_empty() {
             return Err(Error::file(file, "has no pairs of lora_a and lora_b"));

@@ -173,37 +173,43 @@ impl AdapterModule {
 }
 
 impl Adapter {
-    /// The same function as a plain adapter on the model's own weights: PiSSA and OLoRA take `scaling·B₀·A₀` out of the base, so
-    /// that what they add to it is `scaling·[B, −B₀]·[A; A₀]`, of twice the rank. `weight` gives a module's base weight
-    /// `[out_features, in_features]`.
+    /// The same function as a plain adapter on the model's own weights: PiSSA and OLoRA take `scaling·B₀·A₀` out of the
+    /// base, so that what they add to it is `scaling·[B, −B₀]·[A; A₀]`, of twice the rank. `weight` gives a module's base
+    /// weight `[out_features, in_features]`.
     ///
     /// # Errors
-    /// Those of `weight` and of [`initialize`].
+    /// Those of `weight` and of [`initialize`]; [`Error::Unsupported`] for DoRA on such a base, which no plain adapter does.
     pub fn to_plain(&self, weight: &mut dyn FnMut(&str) -> Result<Vec<f32>>) -> Result<Adapter> {
-        let init = self.config.init_lora_weights();
-        if !init.changes_base() {
+        if !self.config.init_lora_weights().changes_base() {
             return Ok(self.clone());
         }
-        if self.modules.iter().any(|m| m.magnitude.is_some()) {
-            let text = "DoRA on a base that PiSSA or OLoRA changed has no plain adapter that does the same";
-            return Err(Error::Unsupported(text.into()));
+        let mut plain = |m: &AdapterModule| self.plain_module(m, &weight(&m.name)?);
+        let modules = self.modules.iter().map(&mut plain).collect::<Result<_>>()?;
+        self.with_plain_modules(modules)
+    }
+
+    /// One module of [`Adapter::to_plain`].
+    pub(crate) fn plain_module(&self, m: &AdapterModule, weight: &[f32]) -> Result<AdapterModule> {
+        if m.magnitude.is_some() {
+            let text = format!(
+                "{}: DoRA on a base that PiSSA or OLoRA changed has no plain adapter that does the same",
+                m.name
+            );
+            return Err(Error::Unsupported(text));
         }
-        let mut modules = Vec::new();
-        for m in &self.modules {
-            let start = m.start(init, &weight(&m.name)?)?;
-            let mut plain = m.clone();
-            plain.rank = 2 * m.rank;
-            plain.alpha = m.scaling * plain.rank as f64;
-            plain.a.extend(&start.a);
-            let pairs = m.b.chunks(m.rank).zip(start.b.chunks(m.rank));
-            plain.b = pairs.flat_map(|(b, b0)| b.iter().copied().chain(b0.iter().map(|v| -v))).collect();
-            modules.push(plain);
-        }
+        let start = m.start(&self.config.init_lora_weights(), weight)?;
+        let mut plain = m.clone();
+        plain.rank = 2 * m.rank;
+        plain.alpha = m.scaling * plain.rank as f64;
+        plain.a.extend(&start.a);
+        let pairs = m.b.chunks(m.rank).zip(start.b.chunks(m.rank));
+        plain.b = pairs.flat_map(|(b, b0)| b.iter().copied().chain(b0.iter().map(|v| -v))).collect();
+        Ok(plain)
+    }
+
+    pub(crate) fn with_plain_modules(&self, modules: Vec<AdapterModule>) -> Result<Adapter> {
         let mut config = self.config.clone();
         config.set("init_lora_weights", "true")?;
-        let mut plain = Adapter::with_config(config, modules)?;
-        plain.others.clone_from(&self.others);
-        plain.metadata.clone_from(&self.metadata);
-        Ok(plain)
+        Ok(Adapter::with_config(config, modules)?.beside(self))
     }
 }

@@ -151,8 +151,7 @@ pub(crate) fn eigen(mut m: Matrix) -> (Vec<f64>, Matrix) {
         }
     }
     tridiagonal_steps(&mut diagonal, &mut beside, &mut z);
-    let mut order: Vec<usize> = (0..n).collect();
-    order.sort_by(|i, j| diagonal[*j].total_cmp(&diagonal[*i]));
+    let order = super::order(n, &mut |i, j| diagonal[i] > diagonal[j]);
     let mut vectors = Matrix::zeros(n, n);
     for (to, from) in order.iter().enumerate() {
         vectors.row_mut(to).copy_from_slice(z.row(*from));

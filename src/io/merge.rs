@@ -1,6 +1,6 @@
 //! Adapters into weights: `W + scaling·B·A`, on the CPU in f64, one tensor of a model's file at a time.
 
-use super::adapter::{Adapter, AdapterKind, AdapterModule};
+use super::adapter::{Adapter, AdapterKind, AdapterModule, name_in_model};
 use super::config::InitLoraWeights;
 use super::linalg::{Matrix, add_scaled};
 use super::safetensors::{Dtype, SafetensorsFile, TensorInfo, from_f32, to_f32};
@@ -61,7 +61,7 @@ impl AdapterModule {
 impl Adapter {
     /// Names of the model's tensors that merging changes.
     pub fn merged_tensors(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.others.iter().map(|o| o.name.replace(".base_layer.", ".")).collect();
+        let mut names: Vec<String> = self.others.iter().map(|o| name_in_model(&o.name)).collect();
         for m in &self.modules {
             let bias = m.lora_bias.is_some().then(|| format!("{}.bias", m.name));
             for name in [Some(format!("{}.weight", m.name)), bias].into_iter().flatten() {
@@ -83,13 +83,13 @@ impl Adapter {
         let name = &tensor.name;
         let module = |end: &str| self.modules.iter().find(|m| name.strip_suffix(end) == Some(&m.name));
         let (module, biased) = (module(".weight"), module(".bias").filter(|m| m.lora_bias.is_some()));
-        let other = self.others.iter().find(|o| o.name.replace(".base_layer.", ".") == *name);
+        let other = self.others.iter().find(|o| name_in_model(&o.name) == *name);
         if module.is_none() && biased.is_none() && other.is_none() {
             return Ok(None);
         }
         if let Some(other) = other.filter(|other| other.shape != tensor.shape) {
             let (expected, got) = (crate::gpu::show(&tensor.shape), crate::gpu::show(&other.shape));
-            return Err(Error::shape(&other.name, expected, got));
+            return Err(Error::shape(&format!("`{}`", other.name), expected, got));
         }
         if !matches!(tensor.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64) {
             return Err(Error::Unsupported(format!(
@@ -110,16 +110,16 @@ impl Adapter {
             let kernel = module.kind == AdapterKind::Conv1x1;
             if tensor.shape.get(..2) != Some(&own) || tensor.shape[2..] != *(if kernel { &[1, 1][..] } else { &[] }) {
                 let (expected, got) = (crate::gpu::show(&tensor.shape), crate::gpu::show(&own));
-                return Err(Error::shape(&module.name, expected, got));
+                return Err(Error::shape(&format!("`{}`", module.name), expected, got));
             }
             if module.kind == AdapterKind::Embedding && module.magnitude.is_some() {
                 return Err(Error::Unsupported(format!("{}: DoRA of an embedding is not merged", module.name)));
             }
-            module.merge_into(&mut values, turned, self.config.init_lora_weights())?;
+            module.merge_into(&mut values, turned, &self.config.init_lora_weights())?;
         }
         if let Some((module, bias)) = biased.and_then(|m| Some((m, m.lora_bias.as_ref()?))) {
             if bias.len() != values.len() {
-                return Err(Error::shape(&module.name, values.len().to_string(), bias.len().to_string()));
+                return Err(Error::shape(&format!("`{name}`"), bias.len().to_string(), values.len().to_string()));
             }
             bias.iter().zip(&mut values).for_each(|(b, v)| *v += module.scaling * f64::from(*b));
         }

@@ -3,10 +3,10 @@
 //! The header is read here and not by the `safetensors` crate, which takes the last of two equal keys, holds offsets in
 //! `usize` (32 bits in a page, where a streamed model may be larger) and wants the whole file.
 
-use std::collections::HashSet;
 use std::ops::Range;
 
 use super::json::{Reader, quote};
+use super::{order, twice};
 use crate::error::{Error, Result};
 
 /// The element types of the format.
@@ -83,7 +83,7 @@ pub struct TensorInfo {
 /// What a file says about its tensors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Header {
-    /// In the order of their bytes.
+    /// In the order of the header.
     pub tensors: Vec<TensorInfo>,
     /// The texts under `__metadata__`.
     pub metadata: Vec<(String, String)>,
@@ -119,7 +119,8 @@ impl Header {
         let data_start = 8 + length;
         let Some(text) = rest.get(..length as usize) else { return more(data_start) };
 
-        let (mut tensors, mut metadata) = (Vec::new(), Vec::new());
+        let mut tensors: Vec<TensorInfo> = Vec::new();
+        let mut metadata: Vec<(String, String)> = Vec::new();
         let mut reader = Reader::new(file, text)?;
         reader.object(&mut |reader, name| {
             if name == "__metadata__" {
@@ -133,19 +134,17 @@ impl Header {
         })?;
         reader.end()?;
 
-        let keys = |key: &'_ String| Error::file(file, format!("two entries have the key `{key}`"));
-        let mut seen = HashSet::new();
-        if let Some(twice) = tensors.iter().map(|t: &TensorInfo| &t.name).find(|name| !seen.insert(*name)) {
-            return Err(keys(twice));
+        let keys = |key: &str| Error::file(file, format!("two entries have the key `{key}`"));
+        if let Some(i) = twice(tensors.len(), &|i| &tensors[i].name) {
+            return Err(keys(&tensors[i].name));
         }
-        seen.clear();
-        if let Some(twice) = metadata.iter().map(|(key, _): &(String, String)| key).find(|key| !seen.insert(*key)) {
-            return Err(keys(twice));
+        if let Some(i) = twice(metadata.len(), &|i| &metadata[i].0) {
+            return Err(keys(&metadata[i].0));
         }
-        drop(seen);
-        tensors.sort_unstable_by_key(|t| (t.range.start, t.range.end));
+        let ends = |i: usize| (tensors[i].range.start, tensors[i].range.end);
+        let by_bytes = order(tensors.len(), &mut |i, j| ends(i) < ends(j));
         let mut end = data_start;
-        for tensor in &tensors {
+        for tensor in by_bytes.iter().map(|i| &tensors[*i]) {
             if tensor.range.start != end {
                 let what =
                     if tensor.range.start < end { "overlaps the tensor before it" } else { "leaves a hole before it" };
@@ -333,8 +332,9 @@ pub struct Entry<'a> {
 
 /// A whole file, byte for byte as the format's own library writes it: tensors by falling width of their type, then by name;
 /// the header padded to 8 bytes.
-pub fn write(entries: &mut [Entry], metadata: &[(String, String)]) -> Vec<u8> {
-    entries.sort_unstable_by(|a, b| b.dtype.cmp(&a.dtype).then(a.name.cmp(b.name)));
+pub fn write(entries: &[Entry], metadata: &[(String, String)]) -> Vec<u8> {
+    let key = |i: usize| (DTYPES.len() - entries[i].dtype as usize, entries[i].name);
+    let order = order(entries.len(), &mut |i, j| key(i) < key(j));
     let mut header = String::from("{");
     if !metadata.is_empty() {
         header.push_str("\"__metadata__\":{");
@@ -347,7 +347,7 @@ pub fn write(entries: &mut [Entry], metadata: &[(String, String)]) -> Vec<u8> {
         header.push('}');
     }
     let mut end = 0;
-    for entry in entries.iter() {
+    for entry in order.iter().map(|i| &entries[*i]) {
         header.push_str(if header.len() == 1 { "" } else { "," });
         quote(&mut header, entry.name, false);
         let start = end;
@@ -363,6 +363,6 @@ pub fn write(entries: &mut [Entry], metadata: &[(String, String)]) -> Vec<u8> {
     let mut file = Vec::with_capacity(8 + header.len() + end);
     file.extend((header.len() as u64).to_le_bytes());
     file.extend(header.as_bytes());
-    entries.iter().for_each(|entry| file.extend(entry.data));
+    order.iter().for_each(|i| file.extend(entries[*i].data));
     file
 }

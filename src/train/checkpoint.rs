@@ -65,10 +65,10 @@ impl Trainer {
                 }
                 data.push((name, shape, bytemuck::pod_collect_to_vec::<f32, u8>(&values)));
             }
-            let mut entries: Vec<_> =
+            let entries: Vec<_> =
                 data.iter().map(|(name, shape, bytes)| Entry { name, dtype: Dtype::F32, shape, data: bytes }).collect();
             let metadata: Vec<_> = metadata.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
-            let mut file = safetensors::write(&mut entries, &metadata);
+            let mut file = safetensors::write(&entries, &metadata);
             let at = checksum_place(&file).ok_or_else(foreign)?;
             let sum = checksum(&file, at);
             file[at..at + NO_CHECKSUM.len()].copy_from_slice(sum.as_bytes());

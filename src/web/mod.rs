@@ -5,6 +5,7 @@
 
 mod adopt;
 mod base;
+mod io;
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;

@@ -10,6 +10,16 @@ export { LoraError, type LoraErrorCode } from "./error.js";
 export { Gpu, type GpuFeature, type GpuInfo, type GpuOptions, type GpuStats } from "./gpu.js";
 export { type AdapterOptions, LoraAdapter, LoraGrad, LoraLinear, type LoraLinearOptions, LoraWeight, type Trained } from "./lora.js";
 export { bceWithLogits, crossEntropy, type LossSpec, mse } from "./loss.js";
+export {
+  CausalLM,
+  type GenerateOptions,
+  type LanguageStepRecord,
+  LanguageTrainer,
+  type LanguageTrainerOptions,
+  type ModelAdapterOptions,
+  type ModelFile,
+  type ModelSource,
+} from "./model.js";
 export { gelu, layerNorm, type NetworkPart, relu, residual, rmsNorm, silu, tanh } from "./network.js";
 export {
   adamw,
@@ -82,6 +92,10 @@ declare module "./lora.js" {
   interface LoraGrad extends Disposable {}
   interface LoraLinear extends Disposable {}
   interface LoraWeight extends Disposable {}
+}
+declare module "./model.js" {
+  interface CausalLM extends Disposable {}
+  interface LanguageTrainer extends Disposable {}
 }
 declare module "./optim.js" {
   interface Optimizer extends Disposable {}

@@ -6,6 +6,7 @@
 mod adopt;
 mod base;
 mod io;
+mod model;
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;

@@ -1,0 +1,150 @@
+// Language models as a page uses them: loading, generation, training, adapters saved and loaded.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { root } from "../../scripts/lib.mjs";
+import { serve } from "../../scripts/start.mjs";
+import { launch, onPage } from "./browser.mjs";
+
+let browser, server;
+before(async () => {
+  server = await serve(root, 0);
+  browser = await launch();
+});
+after(async () => {
+  await browser?.close();
+  await server?.close();
+});
+
+const FOLDER = "tests/golden/models/llama_tied_all";
+
+// The integers of a tensor of the folder's trace, and its metadata.
+function trace() {
+  const bytes = readFileSync(join(root, FOLDER, "trace.safetensors"));
+  const length = Number(bytes.readBigUInt64LE(0));
+  const header = JSON.parse(bytes.subarray(8, 8 + length));
+  const ints = (name) => {
+    const [start, end] = header[name].data_offsets.map((at) => 8 + length + at);
+    return Array.from({ length: (end - start) / 4 }, (_, i) => bytes.readInt32LE(start + 4 * i));
+  };
+  return { ints, metadata: header.__metadata__, shape: (name) => header[name].shape };
+}
+
+const inPage = (name, work, argument, check) => test(name, () => onPage(browser, `${server.url}tests/e2e/bare.html`, {}, async (page) => {
+  await page.waitForFunction(() => globalThis.ready);
+  await page.evaluate(async (folder) => {
+    globalThis.L = await import("/dist/index.js");
+    globalThis.file = async (name) => new Uint8Array(await (await fetch(`/${folder}/${name}`)).arrayBuffer());
+    globalThis.source = async () => ({ config: await file("config.json"), weights: await file("model.safetensors") });
+    globalThis.code = (promise) => promise.then(() => "success", (error) => `${error.code}: ${error.message}`);
+    globalThis.collect = async (iterator) => {
+      const all = [];
+      for await (const item of iterator) all.push(item);
+      return all;
+    };
+  }, FOLDER);
+  await check(await page.evaluate(work, argument));
+}));
+
+inPage("transformers' greedy tokens, from bytes and from a Blob", async ({ prompt, count }) => {
+  const { config, weights } = await source();
+  const progress = [];
+  const models = [
+    await L.CausalLM.load(gpu, { config, weights, onProgress: (p) => progress.push(p) }),
+    await L.CausalLM.load(gpu, { config: JSON.parse(new TextDecoder().decode(config)), weights: new Blob([weights]) }),
+  ];
+  const texts = [];
+  for (const model of models) texts.push(await collect(model.generate(prompt, { maxTokens: count, stopTokenIds: [] })));
+  const stopped = await collect(models[0].generate(prompt, { maxTokens: count, stopTokenIds: [texts[0][3]] }));
+  const { vocabSize, maxPositions, layers, modules } = models[0];
+  models.forEach((model) => model.dispose());
+  return { texts, stopped, vocabSize, maxPositions, layers, modules: modules.length, last: progress.at(-1) };
+}, (({ ints, metadata }) => {
+  const count = Number(metadata.greedy_prompt_len), ids = ints("greedy_ids");
+  return { prompt: ids.slice(0, count), count: ids.length - count };
+})(trace()), ({ texts, stopped, vocabSize, modules, layers, last }) => {
+  const { ints, metadata } = trace();
+  const expected = ints("greedy_ids").slice(Number(metadata.greedy_prompt_len));
+  assert.deepEqual(texts, [expected, expected]);
+  assert.deepEqual(stopped, expected.slice(0, expected.indexOf(expected[3])));
+  assert.equal(modules, 7 * layers);
+  assert.ok(vocabSize > 0 && last.loaded === last.total && last.total > 0);
+});
+
+inPage("an adapter is trained, saved and loaded, and on, off and on again", async () => {
+  const model = await L.CausalLM.load(gpu, await source());
+  model.addAdapter({ rank: 8, alpha: 16, targetModules: ["q_proj", "v_proj", "down_proj"], seed: 1 });
+  const example = (seed) => {
+    const inputIds = Int32Array.from({ length: 6 + seed }, (_, i) => (7 * i + 13 * seed) % 150);
+    return { inputIds, labels: inputIds };
+  };
+  const examples = [0, 1, 2, 3].map(example);
+  const trainer = new L.LanguageTrainer(model, { optimizer: L.adamw({ lr: 0.02, weightDecay: 0 }), batchSize: 3 });
+  const before = await trainer.evaluate(examples);
+  const records = await collect(trainer.train(examples, { epochs: 15 }));
+  const after = await trainer.evaluate(examples);
+  const saved = await model.saveAdapter();
+  const prompt = examples[1].inputIds.slice(0, 3);
+  const text = (m) => collect(m.generate(prompt, { maxTokens: 4, stopTokenIds: [] }));
+  const adapted = await text(model);
+  model.adapterEnabled = false;
+  const base = await text(model);
+  model.adapterEnabled = true;
+  const again = await text(model);
+  const fresh = await L.CausalLM.load(gpu, await source());
+  await fresh.loadAdapter(saved);
+  const loaded = await text(fresh);
+  const same = (await fresh.saveAdapter()).weights.every((byte, i) => byte === saved.weights[i]);
+  const second = await code(fresh.loadAdapter(saved));
+  trainer.dispose();
+  model.dispose();
+  fresh.dispose();
+  return { before, after, records, adapted, base, again, loaded, same, second, config: JSON.parse(saved.config), expected: [...examples[1].inputIds.slice(3, 7)] };
+}, undefined, ({ before, after, records, adapted, base, again, loaded, same, second, config, expected }) => {
+  assert.equal(records.length, 30);
+  assert.ok(records.every((record, i) => record.step === i + 1 && !record.skipped && record.gradNorm > 0));
+  assert.ok(after.loss < before.loss / 4 && Math.abs(after.perplexity - Math.exp(after.loss)) < 1e-6, JSON.stringify([before, after]));
+  assert.deepEqual(adapted, expected);
+  assert.notDeepEqual(base, adapted);
+  assert.deepEqual(again, adapted);
+  assert.deepEqual(loaded, adapted);
+  assert.ok(same);
+  assert.match(second, /^invalid-argument: adapter/);
+  assert.deepEqual([config.peft_type, config.r, config.lora_alpha, config.target_modules], ["LORA", 8, 16, ["q_proj", "v_proj", "down_proj"]]);
+});
+
+inPage("what is no model is refused by name", async () => {
+  const { config, weights } = await source();
+  const text = new TextDecoder().decode(config);
+  const load = (more) => code(L.CausalLM.load(gpu, { config, weights, ...more }));
+  const before = gpu.memory().bytes;
+  const results = {
+    option: await load({ revision: "main" }),
+    type: await load({ config: text.replace('"llama"', '"gpt2"') }),
+    cut: await load({ weights: weights.slice(0, weights.length - 5) }),
+    short: await load({ weights: weights.slice(0, 5) }),
+    twice: await load({ weights: [weights, weights] }),
+    lacking: await load({ config: text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 3') }),
+    extra: await load({ config: text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 1') }),
+    shape: await load({ config: text.replace('"intermediate_size": 160', '"intermediate_size": 162') }),
+    aborted: await load({ signal: AbortSignal.abort() }).then((text) => text),
+    file: await load({ weights: "model.safetensors" }),
+  };
+  return { results, left: gpu.memory().bytes - before };
+}, undefined, ({ results, left }) => {
+  const expected = {
+    option: /^unknown-option: .*revision/,
+    type: /^unsupported: .*model_type.*gpt2/,
+    cut: /^file: .*weights 0/,
+    short: /^file: .*weights 0/,
+    twice: /^unmatched: two/,
+    lacking: /^unmatched: .*lack.*model\.layers\.2/,
+    extra: /^unmatched: .*model\.layers\.1/,
+    shape: /^shape: .*mlp\.gate_proj.*162/,
+    aborted: /AbortError|aborted/,
+    file: /^invalid-argument: weights/,
+  };
+  for (const [name, pattern] of Object.entries(expected)) assert.match(results[name], pattern, name);
+  assert.equal(left, 0, "what was loaded in part is freed");
+});

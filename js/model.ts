@@ -71,6 +71,7 @@ export class CausalLM {
   readonly eosTokenIds: readonly number[];
   #raw: RawCausalLM;
   #enabled = true;
+  #scale = 1;
 
   private constructor(raw: RawCausalLM) {
     this.#raw = raw;
@@ -143,6 +144,7 @@ export class CausalLM {
     }
     const [r, a, d] = [integer("rank", rank), finite("alpha", alpha), finite("dropout", dropout)];
     this.#raw.newAdapter(r, a, [...targetModules], d, flags, seedNumber(seed));
+    this.#scale = 1;
     this.adapterEnabled = true;
   }
 
@@ -152,6 +154,7 @@ export class CausalLM {
     checkFile("weights", files.weights);
     const { weights } = files;
     this.#raw.loadAdapter(await configBytes(files.config), await slice(weights, 0, length(weights)));
+    this.#scale = 1;
     this.adapterEnabled = true;
   }
 
@@ -173,6 +176,15 @@ export class CausalLM {
   set adapterEnabled(enabled: boolean) {
     this.#enabled = boolean("adapterEnabled", enabled);
     this.#raw.setEnabled(enabled);
+  }
+
+  /** A factor of the adapter's scaling, for what is begun from now on; 1 at first, and again for every new adapter. */
+  get adapterScale(): number {
+    return this.#scale;
+  }
+  set adapterScale(scale: number) {
+    this.#raw.setScale(finite("adapterScale", scale));
+    this.#scale = scale;
   }
 
   /** The logits `[tokens, vocabSize]` of a sequence. */
@@ -254,6 +266,9 @@ export class LanguageTrainer {
   readonly #raw: RawLanguageTrainer;
   readonly #options: { batchSize: number; gradientAccumulation: number; seed: number };
   #active = false;
+  // Where in the data it stands: times through, steps of the next one, and how many examples there are, 0 before the first step.
+  #place = { epoch: 0, batch: 0, examples: 0 };
+  #resume = false;
 
   /** Throws `invalid-argument` where the model has no adapter or another trainer has it. */
   constructor(model: CausalLM, options: LanguageTrainerOptions) {
@@ -288,17 +303,24 @@ export class LanguageTrainer {
     integer("epochs", epochs);
     checkExamples(examples);
     if (this.#active) throw new LoraError("busy", "train: this trainer is training already; expected its end");
+    if (this.#resume && this.#place.examples > 0 && this.#place.examples !== examples.length) {
+      throw new LoraError("checkpoint", `examples: expected the ${this.#place.examples} of the saved training, got ${examples.length}`);
+    }
     this.#active = true;
     const { batchSize, gradientAccumulation, seed } = this.#options;
+    const perStep = batchSize * gradientAccumulation;
+    if (!this.#resume) this.#place = { epoch: 0, batch: 0, examples: examples.length };
+    this.#resume = false;
     try {
-      for (let epoch = 0; epoch < epochs; epoch++) {
+      for (let { epoch, batch } = this.#place; epoch < epochs; epoch++, batch = 0) {
         const order = shuffled(examples.length, seed + epoch);
-        for (let at = 0; at < order.length && !signal?.aborted; at += batchSize * gradientAccumulation) {
-          const chosen = order.slice(at, at + batchSize * gradientAccumulation).map((i) => examples[i] as TokenExample);
+        for (; batch * perStep < order.length && !signal?.aborted; batch++) {
+          const chosen = order.slice(batch * perStep, (batch + 1) * perStep).map((i) => examples[i] as TokenExample);
           const batches = [];
           for (let i = 0; i < chosen.length; i += batchSize) batches.push(padded(chosen.slice(i, i + batchSize)));
           const before = this.#raw.attempts();
           await this.#raw.step(batches);
+          this.#place = { epoch, batch: batch + 1, examples: examples.length };
           const [loss, gradNorm, lr, outcome] = (await this.#raw.records(before)) as unknown as [number, number, number, number];
           yield { step: this.steps, epoch, loss, gradNorm, lr, skipped: outcome > 0 };
         }
@@ -319,6 +341,30 @@ export class LanguageTrainer {
     }
     const loss = count > 0 ? sum / count : 0;
     return { loss, perplexity: Math.exp(loss) };
+  }
+
+  /**
+   * The adapter with moments, step counter and the place in the data, after the steps submitted so far, as one safetensors file.
+   * May be called while {@link train} goes on.
+   */
+  async saveState(): Promise<Uint8Array> {
+    const { epoch, batch, examples } = this.#place;
+    return (await this.#raw.saveState(epoch, batch, JSON.stringify({ examples }))) as Uint8Array;
+  }
+
+  /**
+   * Takes over a saved state; the next {@link train} of the same examples goes on where it stood, with the same bits as if
+   * there had been no interruption, unless `bitsMayDiffer` (saved with other kernels or on another kind of device). Throws
+   * code `checkpoint` for anything else, and changes nothing then.
+   */
+  loadState(bytes: Uint8Array): { bitsMayDiffer: boolean } {
+    if (!(bytes instanceof Uint8Array)) throw new LoraError("invalid-argument", `bytes: expected a Uint8Array, got ${show(bytes)}`);
+    if (this.#active) throw new LoraError("busy", "loadState: this trainer is training; expected its end");
+    const [epoch, batch, bitsMayDiffer, note] = this.#raw.loadState(bytes) as [number, number, boolean, string];
+    const { examples } = JSON.parse(note) as { examples: number };
+    this.#place = { epoch, batch, examples };
+    this.#resume = true;
+    return { bitsMayDiffer };
   }
 
   /** Frees the optimizer and the activations; the model keeps its adapter. Idempotent. */

@@ -304,6 +304,13 @@ impl LoraLinear {
         self.primary().scaling()
     }
 
+    /// What it is, as a checkpoint says it.
+    pub(crate) fn description(&self) -> String {
+        let (rows, columns) = (self.base().out_features(), self.base().in_features());
+        let adapters: Vec<_> = self.active().iter().map(|adapter| adapter.description()).collect();
+        format!("{}[{rows}×{columns}: {}]", self.name().unwrap_or_default(), adapters.join("; "))
+    }
+
     /// Whether adapters take part.
     pub fn is_enabled(&self) -> bool {
         self.enabled.get()

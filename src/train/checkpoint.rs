@@ -1,13 +1,15 @@
-//! A trainer's whole state as one safetensors file, so that training goes on with the same bits.
+//! A training's whole state as one safetensors file, so that it goes on with the same bits.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 
+use super::language::LanguageTrainer;
 use super::trainer::Trainer;
 use crate::error::{Error, Result};
-use crate::gpu::Tensor;
+use crate::gpu::Gpu;
 use crate::io::safetensors::{self, Dtype, Entry, SafetensorsFile};
 use crate::kernels;
+use crate::optim::Optimizer;
 
 /// Where in its data a training stands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,7 +46,64 @@ impl Trainer {
     /// # Errors
     /// Through the future, as reading a tensor; [`Error::Validation`] where the GPU refused one of these steps.
     pub fn save_state(&self, position: Position, note: &str) -> impl Future<Output = Result<Vec<u8>>> + use<> {
-        let attempts = self.attempts();
+        self.saved().save(self.attempts(), position, note)
+    }
+
+    /// Takes over a saved state, before whatever is submitted next. That the frozen weights are the same ones is the
+    /// caller's to know.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for bytes that are no checkpoint, a damaged one, or one of other layers, loss or optimiser;
+    /// nothing changes.
+    pub fn load_state(&self, bytes: &[u8]) -> Result<Resumed> {
+        let (resumed, attempts) = self.saved().load(bytes)?;
+        self.set_attempts(attempts);
+        Ok(resumed)
+    }
+
+    fn saved(&self) -> Saved<'_> {
+        let (layers, loss) = (self.network().description(), self.loss().name());
+        Saved { gpu: self.gpu(), optimizer: self.optimizer(), layers, loss, seed: self.seed() }
+    }
+}
+
+impl LanguageTrainer {
+    /// As [`Trainer::save_state`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn save_state(&self, position: Position, note: &str) -> impl Future<Output = Result<Vec<u8>>> + use<> {
+        self.saved().save(self.attempts(), position, note)
+    }
+
+    /// As [`Trainer::load_state`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_state(&self, bytes: &[u8]) -> Result<Resumed> {
+        let (resumed, attempts) = self.saved().load(bytes)?;
+        self.set_attempts(attempts);
+        Ok(resumed)
+    }
+
+    fn saved(&self) -> Saved<'_> {
+        let layers: Vec<_> = self.model().loras().iter().map(|layer| layer.description()).collect();
+        let (layers, loss) = (layers.join(" "), "next token".into());
+        Saved { gpu: self.model().gpu(), optimizer: self.optimizer(), layers, loss, seed: self.seed() }
+    }
+}
+
+/// What a checkpoint is of.
+struct Saved<'a> {
+    gpu: &'a Gpu,
+    optimizer: &'a Optimizer,
+    layers: String,
+    loss: String,
+    seed: u64,
+}
+
+impl Saved<'_> {
+    fn save(&self, attempts: u64, position: Position, note: &str) -> impl Future<Output = Result<Vec<u8>>> + use<> {
         let mut metadata = self.description();
         metadata.extend([
             ("attempts", attempts.to_string()),
@@ -55,7 +114,8 @@ impl Trainer {
             ("profile", self.profile()),
         ]);
         // All read-backs are encoded now, so that they see one state.
-        let parts: Vec<_> = self.parts().into_iter().map(|(name, t)| (name, t.shape().to_vec(), t.read())).collect();
+        let parts: Vec<_> =
+            self.optimizer.state_tensors().into_iter().map(|(name, t)| (name, t.shape().to_vec(), t.read())).collect();
         async move {
             let mut data = Vec::new();
             for (name, shape, values) in parts {
@@ -76,13 +136,8 @@ impl Trainer {
         }
     }
 
-    /// Takes over a saved state, before whatever is submitted next. That the frozen weights are the same ones is the
-    /// caller's to know.
-    ///
-    /// # Errors
-    /// [`Error::Checkpoint`] for bytes that are no checkpoint, a damaged one, or one of other layers, loss or optimiser;
-    /// nothing changes.
-    pub fn load_state(&self, bytes: &[u8]) -> Result<Resumed> {
+    /// With the attempts that there were.
+    fn load(&self, bytes: &[u8]) -> Result<(Resumed, u64)> {
         let file = SafetensorsFile::parse("checkpoint", bytes).map_err(|_| foreign())?;
         let metadata = &file.header.metadata;
         let entry = |key: &str| metadata.iter().find(|(k, _)| k == key).map_or("nothing", |(_, value)| value.as_str());
@@ -103,7 +158,7 @@ impl Trainer {
         let position = Position { epoch: number("epoch")?, batch: number("batch")? };
         let attempts = number("attempts")?;
         let mut loaded = Vec::new();
-        for (name, tensor) in self.parts() {
+        for (name, tensor) in self.optimizer.state_tensors() {
             let info = file.header.find(name).ok_or_else(foreign)?;
             if info.dtype != Dtype::F32 || info.shape != tensor.shape() {
                 let (expected, got) = (crate::gpu::show(tensor.shape()), crate::gpu::show(&info.shape));
@@ -118,25 +173,24 @@ impl Trainer {
         }
         loaded.iter().try_for_each(|(tensor, _)| tensor.place().map(drop))?;
         loaded.iter().try_for_each(|(tensor, values)| tensor.write(values))?;
-        self.set_attempts(attempts);
         let bits_may_differ = entry("profile") != self.profile();
-        Ok(Resumed { position, note: entry("note").into(), bits_may_differ })
+        Ok((Resumed { position, note: entry("note").into(), bits_may_differ }, attempts))
     }
 
     /// What must be the same in a checkpoint.
     fn description(&self) -> BTreeMap<&'static str, String> {
         BTreeMap::from([
             ("format", FORMAT.into()),
-            ("layers", self.network().description()),
-            ("loss", self.loss().name()),
-            ("optimizer", self.optimizer().fingerprint()),
-            ("seed", self.seed().to_string()),
+            ("layers", self.layers.clone()),
+            ("loss", self.loss.clone()),
+            ("optimizer", self.optimizer.fingerprint()),
+            ("seed", self.seed.to_string()),
         ])
     }
 
     /// What the bits of a step depend on besides: the kernels with their constants, and what runs them.
     fn profile(&self) -> String {
-        let (gpu, info) = (self.gpu(), self.gpu().device().adapter_info());
+        let (gpu, info) = (self.gpu, self.gpu.device().adapter_info());
         let mut crc = 0;
         for kernel in kernels::all() {
             crc = kernel.source.iter().fold(crc, |crc, piece| crc32(crc, piece.as_bytes()));
@@ -145,10 +199,6 @@ impl Trainer {
             }
         }
         format!("{:?} {} {}, kernels {crc:08x}", gpu.profile(), info.name, info.driver_info)
-    }
-
-    fn parts(&self) -> Vec<(&'static str, &Tensor)> {
-        self.optimizer().state_tensors()
     }
 }
 

@@ -90,6 +90,14 @@ impl LanguageTrainer {
         self.attempts.get()
     }
 
+    pub(crate) fn set_attempts(&self, attempts: u64) {
+        self.attempts.set(attempts);
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Submits one step over the micro-batches: the gradient of the mean loss over all labels that they count. The update is
     /// submitted when the future is awaited and the GPU has accepted them all.
     ///

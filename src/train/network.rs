@@ -67,11 +67,7 @@ impl Network {
     pub(crate) fn description(&self) -> String {
         fn describe(modules: &[Module]) -> String {
             let parts = modules.iter().map(|module| match module {
-                Module::Linear(layer) => {
-                    let (rows, columns) = (layer.base().out_features(), layer.base().in_features());
-                    let adapters: Vec<_> = layer.active().iter().map(|adapter| adapter.description()).collect();
-                    format!("{}[{rows}×{columns}: {}]", layer.name().unwrap_or_default(), adapters.join("; "))
-                }
+                Module::Linear(layer) => layer.description(),
                 Module::Activation(kind) => format!("{kind:?}"),
                 Module::Norm(norm) => norm.description(),
                 Module::Residual(inner) => format!("x + ({})", describe(inner)),

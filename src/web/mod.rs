@@ -650,14 +650,19 @@ impl RawTrainer {
     /// `[epoch, batch, whether bits may differ, note]`
     #[wasm_bindgen(js_name = loadState)]
     pub fn load_state(&self, bytes: &[u8]) -> Result<Array> {
-        let Resumed { position: Position { epoch, batch }, note, bits_may_differ } = self.0.load_state(bytes)?;
-        let (epoch, batch) = (JsValue::from(epoch as f64), JsValue::from(batch as f64));
-        Ok(Array::of4(&epoch, &batch, &bits_may_differ.into(), &note.into()))
+        Ok(resumed(self.0.load_state(bytes)?))
     }
 
     pub fn destroy(&self) {
         self.0.destroy();
     }
+}
+
+/// `[epoch, batch, whether bits may differ, note]`
+fn resumed(state: Resumed) -> Array {
+    let Resumed { position: Position { epoch, batch }, note, bits_may_differ } = state;
+    let (epoch, batch) = (JsValue::from(epoch as f64), JsValue::from(batch as f64));
+    Array::of4(&epoch, &batch, &bits_may_differ.into(), &note.into())
 }
 
 /// A trainer's tensors for one number of tokens.

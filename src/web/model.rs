@@ -6,11 +6,11 @@ use std::rc::Rc;
 use js_sys::{Array, Float32Array, Int32Array, Promise, Uint8Array};
 use wasm_bindgen::prelude::*;
 
-use super::{MapUnit, RawGpu, RawOptions, Result, promise};
+use super::{MapUnit, RawGpu, RawOptions, Result, promise, resumed};
 use crate::io::safetensors::{Dtype, Header, to_f32};
 use crate::io::{Adapter, AdapterConfig, NewConfig};
 use crate::{
-    CausalLM, Error, Generation, Input, LanguageTrainer, LoraLinear, ModelConfig, Sampling, SequencesOptions,
+    CausalLM, Error, Generation, Input, LanguageTrainer, LoraLinear, ModelConfig, Position, Sampling, SequencesOptions,
     TokenBatch,
 };
 
@@ -159,6 +159,12 @@ impl RawCausalLM {
         self.model.loras().iter().for_each(|lora| LoraLinear::set_enabled(lora, enabled));
     }
 
+    #[wasm_bindgen(js_name = setScale)]
+    pub fn set_scale(&self, scale: f32) -> Result<()> {
+        let adapters = self.model.loras().into_iter().flat_map(|lora| lora.adapters());
+        Ok(adapters.map(|adapter| adapter.set_scale(scale)).collect::<crate::Result<()>>()?)
+    }
+
     /// Logits `[batch·tokens, vocabulary]`.
     pub fn logits(&self, batch: usize, input_ids: &[i32], mask: Option<Vec<i32>>) -> Promise {
         let input = Input { input_ids, attention_mask: mask.as_deref(), ..Input::default() };
@@ -280,6 +286,19 @@ impl RawLanguageTrainer {
             let flat = |r: crate::StepRecord| [r.loss, r.grad_norm, r.lr, r.outcome.to_log()];
             records.await.map(|all| Float32Array::from(all.into_iter().flat_map(flat).collect::<Vec<f32>>().as_slice()))
         })
+    }
+
+    /// As the trainer's of a network.
+    #[wasm_bindgen(js_name = saveState)]
+    pub fn save_state(&self, epoch: f64, batch: f64, note: &str) -> Promise {
+        let state = self.0.save_state(Position { epoch: epoch as u64, batch: batch as u64 }, note);
+        promise(async { state.await.map(|bytes| Uint8Array::from(bytes.as_slice())) })
+    }
+
+    /// As the trainer's of a network.
+    #[wasm_bindgen(js_name = loadState)]
+    pub fn load_state(&self, bytes: &[u8]) -> Result<Array> {
+        Ok(resumed(self.0.load_state(bytes)?))
     }
 
     pub fn destroy(&self) {

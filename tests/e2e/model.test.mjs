@@ -148,3 +148,46 @@ inPage("what is no model is refused by name", async () => {
   for (const [name, pattern] of Object.entries(expected)) assert.match(results[name], pattern, name);
   assert.equal(left, 0, "what was loaded in part is freed");
 });
+
+inPage("a training saved in the middle goes on with the same bits, and the adapter's scale counts", async () => {
+  const examples = Array.from({ length: 5 }, (_, i) => {
+    const inputIds = Int32Array.from({ length: 9 }, (_, t) => (7 * i + 3 * t) % 50);
+    return { inputIds, labels: inputIds.slice() };
+  });
+  const begin = async () => {
+    const model = await L.CausalLM.load(gpu, await source());
+    model.addAdapter({ rank: 2, alpha: 4, seed: 3 });
+    return { model, trainer: new L.LanguageTrainer(model, { optimizer: L.adamw({ lr: 1e-2 }), batchSize: 2, seed: 5 }) };
+  };
+  const weights = async ({ model }) => Array.from((await model.saveAdapter()).weights);
+  const whole = await begin(), half = await begin(), later = await begin();
+  const losses = (await collect(whole.trainer.train(examples, { epochs: 3 }))).map(({ loss }) => loss);
+  const first = [];
+  for await (const { loss, step } of half.trainer.train(examples, { epochs: 3 })) {
+    first.push(loss);
+    if (step === 4) break;
+  }
+  const state = await half.trainer.saveState();
+  const others = await code((async () => { later.trainer.loadState(state); for await (const _ of later.trainer.train(examples.slice(1))); })());
+  const { bitsMayDiffer } = later.trainer.loadState(state);
+  const rest = (await collect(later.trainer.train(examples, { epochs: 3 }))).map(({ loss }) => loss);
+  const wrong = await code((async () => half.trainer.loadState(state.slice(0, 100)))());
+  const same = String(await weights(whole)) === String(await weights(later));
+  const prompt = [1, 2, 3];
+  const logits = async (scale) => { later.model.adapterScale = scale; return Array.from((await later.model.logits(prompt)).slice(0, 8)); };
+  const scaled = [await logits(0), await logits(1), await logits(2)];
+  later.model.adapterScale = 1;
+  later.model.adapterEnabled = false;
+  const base = Array.from((await later.model.logits(prompt)).slice(0, 8));
+  for (const { model, trainer } of [whole, half, later]) { trainer.dispose(); model.dispose(); }
+  return { losses, first, rest, bitsMayDiffer, same, others, wrong, scaled, base };
+}, undefined, ({ losses, first, rest, bitsMayDiffer, same, others, wrong, scaled, base }) => {
+  assert.equal(losses.length, 9);
+  assert.deepEqual([...first, ...rest], losses);
+  assert.ok(same && !bitsMayDiffer);
+  assert.match(others, /^checkpoint: examples: expected the 5 of the saved training, got 4/);
+  assert.match(wrong, /^checkpoint: /);
+  assert.deepEqual(scaled[0], base, "an adapter of scale 0 is none");
+  assert.notDeepEqual(scaled[1], base);
+  assert.notDeepEqual(scaled[2], scaled[1]);
+});

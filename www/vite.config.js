@@ -1,10 +1,10 @@
 // The site is a plain user of the package: "lora-webgpu" is what `npm run build` left in dist/.
-import { existsSync, readdirSync } from "node:fs";
+import { existsSync, readFileSync, readdirSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import * as text from "./text.js";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
-const PAGES = ["layer", "check"]; // in the order of the navigation; `layer` is index.html
+const PAGES = ["layer", "check", "model"]; // in the order of the navigation; `layer` is index.html
 const file = (page) => (page === "layer" ? "index.html" : `${page}.html`);
 const href = (page, up) => `${up}${page === "docs" ? "docs/quick-start.html" : page === "layer" ? "" : file(page)}`;
 const fill = (html) => html.replace(/\{\{(\w+)\.(\w+)\}\}/g, (_, page, name) => {
@@ -32,12 +32,22 @@ const words = {
   },
 };
 
+/** What the language model's page fetches, under the names that it has here. */
+const files = {
+  name: "files",
+  generateBundle() {
+    const model = ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"].map((name) => `model/${name}`);
+    const texts = readdirSync(here("texts")).filter((name) => /\.(txt|jsonl)$/.test(name)).map((name) => `texts/${name}`);
+    for (const fileName of [...model, ...texts]) this.emitFile({ type: "asset", fileName, source: readFileSync(here(fileName)) });
+  },
+};
+
 const documents = existsSync(here("docs")) ? readdirSync(here("docs")).filter((name) => name.endsWith(".html")) : [];
 
 export default {
   root: here("."),
   base: "./", // works under any sub-path
-  plugins: [words],
+  plugins: [words, files],
   resolve: { alias: { "lora-webgpu": here("../dist/index.js") } },
   server: { fs: { allow: [here("..")] } },
   worker: { format: "es" },

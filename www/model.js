@@ -1,0 +1,365 @@
+// The language model's page; the work is done in lm.worker.js. `<html data-state>` is loading, ready, training, paused, lost or
+// missing.
+import { Chart } from "./charts.js";
+import { format } from "./format.js";
+import { $, calm, complain, download, setState as setPageState, showDevice, showMissing, state } from "./shell.js";
+import { model as text, site } from "./text.js";
+import { unzip, zip } from "./zip.js";
+
+
+const PROMPTS = { "chat.jsonl": "Question: What should I do on a rainy day?\n\nAnswer:" };
+const base = new URL("./", location.href).href;
+
+let worker, calls, modules;
+let hasAdapter = false, current, samples = []; // current: the run's settings, name and text
+const chart = new Chart($("chart"), [{ colour: "--accent" }, { colour: "--second", points: true }], { log: false });
+
+// ── The worker ──
+
+function ask(kind, data) {
+  const id = calls.next++;
+  worker.postMessage({ kind, id, ...data });
+  return new Promise((resolve, reject) => calls.set(id, { resolve, reject }));
+}
+
+function startWorker() {
+  worker?.terminate();
+  worker = new Worker(new URL("./lm.worker.js", import.meta.url), { type: "module" });
+  calls = Object.assign(new Map(), { next: 0 });
+  worker.onerror = ({ message }) => complain(site.unexpected(message), { restart: true });
+  worker.onmessage = ({ data }) => hear[data.kind](data);
+}
+
+const hear = {
+  answer({ id, answer, error }) {
+    const { resolve, reject } = calls.get(id);
+    calls.delete(id);
+    if (error) reject(Object.assign(new Error(error.message), { code: error.code }));
+    else resolve(answer ?? {});
+  },
+  device: ({ info }) => showDevice(info),
+  loading({ loaded, total }) {
+    $("progress").value = loaded / total;
+    $("status").textContent = text.loading(loaded, total);
+  },
+  lost({ message }) {
+    if (state() === "loading") return;
+    setState("lost", "");
+    complain(current ? text.lost(message) : site.lost(message), { restart: true });
+  },
+  text({ who, text }) { show(`${who}-text`, text); },
+  step(record) {
+    Object.assign(current, record);
+    current.losses.push([record.step, record.loss]);
+    put("n-step", record.step, `${record.step}/${current.settings.steps}`);
+    put("n-loss", record.loss);
+    put("n-perplexity", Math.exp(record.loss));
+    put("n-speed", record.tokensPerSecond, format(record.tokensPerSecond));
+    put("n-left", record.left, text.time(record.left));
+    $("progress").value = record.step / current.settings.steps;
+    $("status").textContent = text.training(record.step, current.settings.steps);
+    chart.add(record.step, record.loss, null);
+    chart.draw();
+    if (!Number.isFinite(record.loss)) complain(text.diverged);
+  },
+  sample(entry) { samples.push(entry); showSamples(); },
+  unsaved: ({ message }) => complain(text.unsaved(message)),
+  rest({ step, done }) {
+    hasAdapter = true;
+    setState(done ? "ready" : "paused", done ? text.done(step, current.loss) : text.paused(step));
+    listRuns();
+  },
+  failed({ message, code }) {
+    if (code === "device-lost") return; // told already
+    setState("ready", "");
+    complain(message);
+  },
+};
+
+const act = (work) => async () => {
+  try {
+    await work();
+  } catch (error) {
+    if (error.code === "device-lost" || state() === "lost") return;
+    complain(error.code ? error.message : text.failed(error.message));
+  }
+};
+
+// ── State ──
+
+let lock;
+async function keepAwake(on) {
+  try {
+    if (on && !lock) lock = await navigator.wakeLock?.request("screen");
+    else if (!on) { await lock?.release(); lock = undefined; }
+  } catch { /* hidden, or not allowed: the training goes on all the same */ }
+}
+
+function setState(state, message) {
+  setPageState(state);
+  const training = state === "training", idle = ["ready", "paused"].includes(state);
+  $("train").disabled = !idle && state !== "writing"; // which it ends
+  $("train").textContent = state === "paused" ? text.again : text.train;
+  $("pause").disabled = !training;
+  $("stop").disabled = !training && state !== "paused";
+  $("write").disabled = !idle;
+  $("scale").disabled = !idle || !hasAdapter;
+  $("download").disabled = !idle || !hasAdapter;
+  $("adapter-file").disabled = !idle;
+  for (const field of $("settings").elements) field.disabled = !["ready", "writing"].includes(state);
+  if (message !== undefined) $("status").textContent = message;
+  keepAwake(training);
+}
+
+function put(id, value, words = format(value)) {
+  $(id).value = String(value);
+  $(id).textContent = words;
+}
+
+/** What was written, with the prompt before it set off. */
+function show(id, words, prompt = $("prompt").value) {
+  const before = document.createElement("b");
+  before.textContent = prompt.replaceAll("\\n", "\n");
+  $(id).replaceChildren(before, words);
+}
+
+function showSamples() {
+  const last = samples.at(-1);
+  if (!last) return;
+  const { prompt } = current.settings;
+  show("base-text", samples[0].text, prompt);
+  if (last.step) {
+    show("adapter-text", last.text, prompt);
+    $("sample-step").textContent = text.afterStep(last.step);
+  }
+  if (last.held !== undefined) {
+    put("n-held", last.held);
+    chart.add(last.step, null, last.held);
+    chart.draw();
+  }
+  $("samples-fold").hidden = samples.length < 3;
+  $("samples").replaceChildren(...samples.slice(1, -1).map(({ step, text: words }) => {
+    const item = document.createElement("li");
+    item.value = step;
+    item.textContent = prompt + words;
+    return item;
+  }));
+}
+
+// ── Texts ──
+
+async function chooseStyle() {
+  const style = $("style").value;
+  if (!style) return $("text").focus();
+  const response = await fetch(new URL(`texts/${style}`, base));
+  $("text").value = await response.text();
+  $("prompt").value = (PROMPTS[style] ?? "").replaceAll("\n", "\\n");
+}
+
+$("style").onchange = act(chooseStyle);
+$("text").oninput = () => { $("style").value = ""; };
+
+async function openText(file) {
+  const words = await file.text();
+  if (words.includes("\u0000") || words.includes("\ufffd")) return complain(text.noText(file.name));
+  $("text").value = words;
+  $("style").value = "";
+  calm();
+}
+$("text-file").onchange = act(async () => { if ($("text-file").files[0]) await openText($("text-file").files[0]); });
+
+// ── Training ──
+
+function readSettings() {
+  const fields = $("settings").elements;
+  const settings = {};
+  for (const name of ["rank", "alpha", "lr", "steps", "batchSize", "length", "every", "sampleTokens", "seed"]) {
+    const field = fields.namedItem(name); // `length` is the collection’s own
+    if (!field.checkValidity()) {
+      field.closest("details")?.setAttribute("open", "");
+      field.reportValidity();
+      return;
+    }
+    settings[name] = field.valueAsNumber;
+  }
+  return { ...settings, modules: fields.modules.value, temperature: $("temperature").valueAsNumber, prompt: prompt() };
+}
+
+const prompt = () => $("prompt").value.replaceAll("\\n", "\n");
+
+function newRun(settings, name, words) {
+  current = { settings, name, text: words, step: 0, losses: [] };
+  samples = [];
+  chart.clear();
+  for (const id of ["n-loss", "n-perplexity", "n-held", "n-step", "n-speed", "n-left"]) put(id, NaN);
+  $("adapter-text").textContent = $("sample-step").textContent = "";
+  $("samples-fold").hidden = true;
+}
+
+$("train").onclick = act(async () => {
+  calm();
+  if (state() === "writing") ask("stopWriting");
+  else if (state() === "paused") {
+    setState("training", text.training(current.step, current.settings.steps));
+    return ask("go");
+  }
+  const settings = readSettings();
+  if (!settings) return;
+  const words = $("text").value;
+  const style = $("style").selectedOptions[0].textContent.trim();
+  newRun(settings, `${style}, ${new Date().toLocaleString("sv").slice(0, 19)}`, words);
+  setState("training", text.starting);
+  try {
+    const { notes } = await ask("begin", { text: words, name: current.name, settings });
+    if (notes.badLines || notes.truncated) complain(text.notes(notes));
+  } catch (error) {
+    setState("ready", "");
+    throw error;
+  }
+});
+
+$("pause").onclick = act(async () => { $("status").textContent = text.pausing; await ask("pause"); });
+$("stop").onclick = act(async () => {
+  const was = state();
+  await ask("stop");
+  if (was === "paused" || state() === "paused") setState("ready", text.stopped(current.step));
+  listRuns();
+});
+
+// A hidden page may be closed without another word.
+document.onvisibilitychange = () => { if (document.hidden && state() === "training") ask("save").catch(() => {}); };
+
+// ── Writing ──
+
+for (const id of ["temperature", "scale"]) $(id).oninput = () => { $(`${id}-value`).value = $(id).value; };
+$("scale").onchange = act(write);
+
+async function write() {
+  if (!["ready", "paused"].includes(state())) return;
+  const before = state();
+  const maxTokens = $("settings").elements.namedItem("sampleTokens").valueAsNumber || 60;
+  calm();
+  setState("writing", text.writing);
+  $("sample-step").textContent = "";
+  for (const who of hasAdapter ? ["adapter", "base"] : ["base"]) show(`${who}-text`, "");
+  try {
+    const seed = $("settings").elements.seed.valueAsNumber || 0;
+    await ask("compare", { prompt: prompt(), maxTokens, temperature: $("temperature").valueAsNumber, seed, scale: $("scale").valueAsNumber });
+  } finally {
+    if (state() === "writing") setState(before, text.written);
+  }
+}
+$("write").onclick = act(write);
+
+// ── Adapters ──
+
+$("download").onclick = act(async () => {
+  const { files } = await ask("adapter");
+  download(zip({ "adapter_config.json": new TextEncoder().encode(files.config), "adapter_model.safetensors": files.weights }), text.fileName);
+});
+
+async function openAdapter(files) {
+  const found = {};
+  for (const file of files) found[file.name] = new Uint8Array(await file.arrayBuffer());
+  const packed = Object.values(found).map((bytes) => unzip(bytes)).find(Boolean);
+  const all = packed ?? found;
+  const pick = (ending) => Object.entries(all).find(([name]) => name.endsWith(ending))?.[1];
+  const config = pick(".json"), weights = pick(".safetensors");
+  if (!config || !weights) return complain(text.noAdapter);
+  await ask("loadAdapter", { config: new TextDecoder().decode(config), weights });
+  hasAdapter = true;
+  current = undefined;
+  setState("ready", text.adapterLoaded);
+  calm();
+  await write();
+}
+$("adapter-file").onchange = act(async () => { await openAdapter([...$("adapter-file").files]); $("adapter-file").value = ""; });
+
+// Files dropped anywhere: an adapter's, else a text.
+addEventListener("dragover", (event) => event.preventDefault());
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  const files = [...event.dataTransfer.files];
+  if (!files.length || state() !== "ready") return;
+  act(() => (files.some(({ name }) => /\.(zip|safetensors)$/.test(name)) ? openAdapter(files) : openText(files[0])))();
+});
+
+// ── Saved runs ──
+
+async function listRuns() {
+  const { runs } = await ask("runs").catch(() => ({ runs: [] }));
+  $("runs").replaceChildren(...runs.filter(({ savedAt }) => savedAt).map(({ name, bytes, inUse }) => {
+    const item = document.createElement("li"), words = document.createElement("span");
+    words.textContent = text.run(name, bytes);
+    const button = (label, work) => Object.assign(document.createElement("button"), { type: "button", className: "small", textContent: label, ariaLabel: `${label}: ${name}`, onclick: act(work) });
+    const own = inUse && name === current?.name;
+    item.append(words, ...(own ? [] : [button(text.resume, () => resume(name)), button(text.delete, async () => { await ask("deleteRun", { name }); await listRuns(); })]));
+    return item;
+  }));
+  $("runs-hint").firstChild.textContent = runs.length ? text.runsHint : text.noRuns;
+  $("persist").hidden = !runs.length || Boolean(await navigator.storage?.persisted?.());
+}
+
+async function resume(name) {
+  if (!["ready", "paused"].includes(state())) return;
+  setState("loading", text.resuming);
+  try {
+    const { settings, text: words, losses, samples: old, step } = await ask("resume", { name });
+    newRun(settings, name, words);
+    Object.assign(current, { step, losses, loss: losses.at(-1)?.[1] });
+    $("text").value = words;
+    $("style").value = "";
+    $("prompt").value = settings.prompt.replaceAll("\n", "\\n");
+    for (const [field, value] of Object.entries(settings)) {
+      const own = $("settings").elements.namedItem(field);
+      if (own) own.value = value;
+    }
+    for (const [at, loss] of losses) chart.add(at, loss, null);
+    for (const entry of old) { samples.push(entry); showSamples(); }
+    chart.draw();
+    put("n-step", step, `${step}/${settings.steps}`);
+    put("n-loss", current.loss);
+    put("n-perplexity", Math.exp(current.loss));
+    $("progress").value = step / settings.steps;
+    hasAdapter = true;
+    const done = step >= settings.steps;
+    setState(done ? "ready" : "paused", done ? text.done(step, current.loss) : text.paused(step));
+    await listRuns();
+  } catch (error) {
+    setState("ready", "");
+    throw error;
+  }
+}
+
+$("persist").onclick = act(async () => { $("status").textContent = (await navigator.storage.persist()) ? text.persisted : text.notPersisted; await listRuns(); });
+
+// ── The start ──
+
+async function boot() {
+  setState("loading", site.loading);
+  calm();
+  startWorker();
+  hasAdapter = false;
+  try {
+    await Promise.all([$("text").value ? undefined : chooseStyle(), ask("load", { base }).then((found) => { modules = found.modules; })]);
+  } catch (error) {
+    if (!showMissing(error)) complain(site.unexpected(error.message), { restart: true });
+    return;
+  }
+  $("progress").value = 0;
+  setState("ready", text.ready);
+  await listRuns();
+}
+
+$("restart").onclick = act(async () => {
+  const name = current?.name;
+  await boot();
+  if (name) await resume(name);
+});
+
+globalThis.lmPage = {
+  snapshot: () => ({ ...current, samples, hasAdapter, modules }),
+  destroyDevice: () => ask("destroy").catch(() => {}),
+};
+
+act(async () => { await boot(); if (state() === "ready") await write(); })();

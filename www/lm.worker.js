@@ -50,19 +50,22 @@ const chatTemplate = (messages, addGenerationPrompt) => messages.map(({ role, co
   role === "user" ? `Question: ${content}\n\n` : role === "assistant" ? `Answer: ${content}<|endoftext|>` : `${content}\n\n`
 )).join("") + (addGenerationPrompt ? "Answer:" : "");
 
+const problem = (code, line) => Object.assign(new Error(), { code, line });
+
 /** A text's examples: of JSON lines each its own, else pieces of `length` tokens. The last tenth is held out. */
 function prepare(text, length) {
+  if (!text.trim()) throw problem("empty-text");
   let examples, notes = {};
   if (/^\s*\{/.test(text)) {
     const { examples: parsed, errors } = parseJsonl(text);
-    if (!parsed.length) throw new Error(errors.length ? `line ${errors[0].line}: ${errors[0].message}` : "empty");
+    if (!parsed.length) throw problem("bad-lines", errors[0]);
     const tokenized = tokenizeExamples(parsed, { encode, maxTokens: length, bosTokenId: END, eosTokenId: END, chatTemplate });
     examples = tokenized.examples;
     notes = { badLines: errors.length, firstBad: errors[0], truncated: tokenized.truncated };
   } else {
     examples = chunkTokens([END, ...encode(text), END], { length });
   }
-  if (!examples.length) throw new Error("empty");
+  if (!examples.length) throw problem("empty-text");
   const kept = examples.length >= 10 ? examples.slice(-Math.max(1, Math.min(4, Math.floor(examples.length / 10)))) : [];
   return { examples: examples.slice(0, examples.length - kept.length), kept, notes };
 }
@@ -159,7 +162,7 @@ async function resume({ name }) {
   await run?.close();
   run = await Checkpoints.open(name);
   const found = await run.restore(state);
-  if (!found) throw new Error("nothing was saved");
+  if (!found) throw problem("nothing-saved");
   forget();
   training = { ...state.facts, ...prepare(state.facts.text, state.facts.settings.length) };
   makeTrainer(training.settings);
@@ -247,7 +250,7 @@ const commands = {
 // One after the other, but for what ends something.
 let turn = Promise.resolve();
 onmessage = ({ data: { kind, id, ...data } }) => {
-  const work = () => Promise.resolve(commands[kind](data)).then((answer) => tell("answer", { id, answer }), ({ message, code }) => tell("answer", { id, error: { message, code } }));
+  const work = () => Promise.resolve(commands[kind](data)).then((answer) => tell("answer", { id, answer }), ({ message, code, line }) => tell("answer", { id, error: { message, code, line } }));
   if (["pause", "stop", "stopWriting"].includes(kind)) work();
   else turn = turn.then(work);
 };

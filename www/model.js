@@ -34,7 +34,7 @@ const hear = {
   answer({ id, answer, error }) {
     const { resolve, reject } = calls.get(id);
     calls.delete(id);
-    if (error) reject(Object.assign(new Error(error.message), { code: error.code }));
+    if (error) reject(Object.assign(new Error(error.message), error));
     else resolve(answer ?? {});
   },
   device: ({ info }) => showDevice(info),
@@ -81,7 +81,7 @@ const act = (work) => async () => {
     await work();
   } catch (error) {
     if (error.code === "device-lost" || state() === "lost") return;
-    complain(error.code ? error.message : text.failed(error.message));
+    complain(text.problems[error.code]?.(error) ?? (error.code ? error.message : text.failed(error.message)));
   }
 };
 

@@ -244,6 +244,11 @@ export const model = {
     badLines ? `${count(badLines, "line")} could not be read, the first of them line ${firstBad.line}: ${firstBad.message}.` : "",
     truncated ? `${count(truncated, "example")} cut off at the length set.` : "",
   ].filter(Boolean).join(" "),
+  problems: {
+    "empty-text": () => "There is no text to learn from.",
+    "bad-lines": ({ line: { line, message } }) => `None of the lines can be learned from. Line ${line}: ${message}.`,
+    "nothing-saved": () => "Nothing was saved of this run yet.",
+  },
   noText: (name) => `${name} is not a text.`,
   noAdapter: "An adapter is a zip from this page, or adapter_config.json and adapter_model.safetensors together.",
   adapterLoaded: "The adapter is on the model.",

@@ -34,7 +34,9 @@ async function until(page, condition) {
 // Small, for a GPU in software.
 async function configure(page, settings) {
   await page.evaluate(() => { document.querySelector("#settings details").open = true; });
-  for (const [name, value] of Object.entries({ rank: 4, alpha: 8, lr: 0.01, batchSize: 2, length: 32, every: 4, sampleTokens: 6, ...settings })) await page.fill(`[name=${name}]`, String(value));
+  const { modules = "qv", ...numbers } = { rank: 4, alpha: 8, lr: 0.01, batchSize: 2, length: 24, every: 100, sampleTokens: 6, ...settings };
+  for (const [name, value] of Object.entries(numbers)) await page.fill(`[name=${name}]`, String(value));
+  await page.selectOption("[name=modules]", modules);
 }
 
 const watchTasks = () => {
@@ -52,7 +54,7 @@ lm("the base writes; a training's loss falls; the adapter is downloaded and come
   assert.ok(base.length > 2, "the base writes while one looks on");
   assert.ok(await page.isDisabled("#download") && await page.isDisabled("#scale"));
   await page.fill("#prompt", "Day 1.");
-  await configure(page, { steps: 8 });
+  await configure(page, { steps: 8, every: 4, modules: "all", length: 32 });
   await page.evaluate(() => { longTasks.length = 0; });
   const began = performance.now();
   await page.click("#train");
@@ -126,13 +128,13 @@ lm("the base writes; a training's loss falls; the adapter is downloaded and come
 });
 
 lm("paused, the tab closed, and gone on with in another; deleted", {}, async (page, errors) => {
-  await configure(page, { steps: 7, every: 100 });
+  await configure(page, { steps: 5 });
   await page.click("#train");
-  await until(page, ({ step }) => step >= 2);
+  await until(page, ({ step }) => step >= 1);
   await page.click("#pause");
   await state(page, "paused");
   const before = await snapshot(page);
-  assert.ok(before.step >= 2 && before.step < 7, `${before.step}`);
+  assert.ok(before.step >= 1 && before.step < 5, `${before.step}`);
   await page.reload();
   await page.waitForSelector("#runs li");
   assert.match(await page.textContent("#runs li span"), /A ship’s log, .* MB/);
@@ -146,12 +148,12 @@ lm("paused, the tab closed, and gone on with in another; deleted", {}, async (pa
   await state(page, "training");
   await state(page, "ready");
   const { step, losses } = await snapshot(page);
-  assert.equal(step, 7);
+  assert.equal(step, 5);
   assert.deepEqual(losses.slice(0, before.step), before.losses);
-  console.log(`  ${before.step} steps, a reload, then ${7 - before.step} more: ${losses.map(([, loss]) => loss.toFixed(3)).join(" ")}`);
+  console.log(`  ${before.step} steps, a reload, then ${5 - before.step} more: ${losses.map(([, loss]) => loss.toFixed(3)).join(" ")}`);
   // The whole in one go gives the same numbers.
   await page.click("#train");
-  await until(page, (now) => now.step === 0 || now.losses.length < 7);
+  await until(page, (now) => now.step === 0 || now.losses.length < 5);
   await state(page, "ready");
   assert.deepEqual((await snapshot(page)).losses, losses, "the same bits as without the interruption");
   await page.reload();
@@ -163,7 +165,7 @@ lm("paused, the tab closed, and gone on with in another; deleted", {}, async (pa
 });
 
 lm("stopped; a text of one's own; JSON lines with one that is broken", {}, async (page) => {
-  await configure(page, { steps: 50, every: 100 });
+  await configure(page, { steps: 50 });
   await page.fill("#text", '{"prompt": "Hello.", "completion": " Ahoy, friend, said the keeper."}\n{"prompt": 3}\n{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Mind the step, friend."}]}\n');
   assert.equal(await page.inputValue("#style"), "");
   await page.click("#train");
@@ -177,7 +179,7 @@ lm("stopped; a text of one's own; JSON lines with one that is broken", {}, async
   await page.fill("#text", "");
   await page.click("#dismiss");
   await page.click("#train");
-  await page.waitForSelector("#problem:not([hidden])");
+  await page.waitForFunction(() => /no text to learn from/.test(document.querySelector("#problem-text").textContent), undefined, POLL);
   await state(page, "ready");
   await page.setInputFiles("#text-file", { name: "picture.png", mimeType: "image/png", buffer: Buffer.from([137, 80, 78, 71, 0, 0, 0]) });
   await page.waitForFunction(() => /picture.png is not a text/.test(document.querySelector("#problem-text").textContent), undefined, POLL);
@@ -186,9 +188,9 @@ lm("stopped; a text of one's own; JSON lines with one that is broken", {}, async
 });
 
 lm("a device that is lost: one click, and it goes on from the last checkpoint", {}, async (page, errors) => {
-  await configure(page, { steps: 6, every: 100 });
+  await configure(page, { steps: 5 });
   await page.click("#train");
-  await until(page, ({ step }) => step >= 2);
+  await until(page, ({ step }) => step >= 1);
   await page.click("#pause");
   await state(page, "paused");
   const { step: saved, losses } = await snapshot(page);
@@ -204,7 +206,7 @@ lm("a device that is lost: one click, and it goes on from the last checkpoint", 
   await page.click("#train");
   await state(page, "training");
   await state(page, "ready");
-  assert.equal((await snapshot(page)).step, 6);
+  assert.equal((await snapshot(page)).step, 5);
   errors.splice(0, errors.length, ...errors.filter((text) => !/device|destroyed|lost|failed: .*/i.test(text)));
 });
 

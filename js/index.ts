@@ -43,7 +43,7 @@ export {
   mergeInto,
   type ModelModule,
   modelModules,
-  type ModelSource,
+  type ModuleSource,
   type OtherAdapter,
   PeftAdapter,
   type PeftFiles,

@@ -96,7 +96,7 @@ export class CausalLM {
     const found = new Map<string, { file: ModelFile; dtype: string; shape: number[]; start: number; end: number }>();
     for (const [i, file] of files.entries()) {
       const name = file instanceof Blob && "name" in file ? String(file.name) : `weights ${i}`;
-      for (const [tensor, dtype, shape, start, end] of await header(name, file)) {
+      for (const { name: tensor, dtype, shape, start, end } of await header(name, file)) {
         if (found.has(tensor)) throw new LoraError("unmatched", `two of the files have the tensor \`${tensor}\``);
         found.set(tensor, { file, dtype, shape, start, end });
       }
@@ -394,7 +394,7 @@ async function slice(file: ModelFile, start: number, end: number): Promise<Uint8
   return file instanceof Blob ? new Uint8Array(await file.slice(start, end).arrayBuffer()) : file.subarray(start, end);
 }
 
-type Entry = [name: string, dtype: string, shape: number[], start: number, end: number];
+type Entry = { name: string; dtype: string; shape: number[]; start: number; end: number };
 
 async function header(name: string, file: ModelFile): Promise<Entry[]> {
   const total = length(file);
@@ -402,7 +402,7 @@ async function header(name: string, file: ModelFile): Promise<Entry[]> {
   const size = first.length < 8 ? 0 : Number(new DataView(first.buffer, first.byteOffset).getBigUint64(0, true));
   // What is no length is for the reader to refuse.
   const bytes = size <= 100_000_000 ? await slice(file, 0, Math.min(8 + size, total)) : first;
-  return safetensorsHeader(name, bytes, total) as Entry[];
+  return (JSON.parse(safetensorsHeader(name, bytes, total)) as { tensors: Entry[] }).tensors;
 }
 
 const size = (tensor: { start: number; end: number } | undefined): number => (tensor ? tensor.end - tensor.start : 0);

@@ -155,7 +155,7 @@ async function sliceable(what: string, source: unknown): Promise<Sliceable> {
 const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [value]);
 
 /** What `modules` can be: a list, or a model's safetensors files, whose headers are read. */
-export type ModelSource = FileSource | readonly FileSource[] | readonly ModelModule[];
+export type ModuleSource = FileSource | readonly FileSource[] | readonly ModelModule[];
 
 /** The linear modules and embeddings of a model, from the headers of its safetensors files. */
 export async function modelModules(model: FileSource | readonly FileSource[]): Promise<ModelModule[]> {
@@ -163,7 +163,7 @@ export async function modelModules(model: FileSource | readonly FileSource[]): P
   return headers.flatMap((header) => header.modules);
 }
 
-async function modulesJson(model: ModelSource): Promise<string> {
+async function modulesJson(model: ModuleSource): Promise<string> {
   const given = list(model).every((entry) => typeof entry === "object" && entry !== null && "inFeatures" in entry);
   return JSON.stringify(given ? model : await modelModules(model as FileSource));
 }
@@ -271,7 +271,7 @@ export class PeftAdapter {
    * How it fits a model. Throws code `unmatched` where none of its modules is in the model and, unless `strict` is false, where
    * anything is left over; `shape` where a module has other widths.
    */
-  async report(model: ModelSource, options: { strict?: boolean } = {}): Promise<PeftReport> {
+  async report(model: ModuleSource, options: { strict?: boolean } = {}): Promise<PeftReport> {
     checkOptions("report", options, ["strict"]);
     return JSON.parse(this.#raw.report(await modulesJson(model), boolean("strict", options.strict ?? true)));
   }
@@ -379,7 +379,7 @@ export class PeftAdapter {
 /** Options of {@link loadPeft}. */
 export interface LoadPeftOptions {
   /** The model that it is for: an adapter that fits it in part or not at all is refused. */
-  model?: ModelSource;
+  model?: ModuleSource;
   /**
    * Whether values that are not finite, an alpha of 0, fields that make the adapter something else, and what fits nothing in the
    * model are errors, as by default, or notes.
@@ -403,7 +403,7 @@ export type OtherAdapter =
   /** llama.cpp's: `modelConfig` is the model's config.json, which llama and mistral need. */
   | { format: "gguf"; file: FileSource; modelConfig?: FileSource | object }
   /** Kohya's: `model` says what its names, underscores for dots, mean. */
-  | { format: "kohya"; file: FileSource; model: ModelSource }
+  | { format: "kohya"; file: FileSource; model: ModuleSource }
   /** MLX's `adapters.safetensors` and `adapter_config.json`. */
   | { format: "mlx"; file: FileSource; config: FileSource | object }
   /** The seed system's: the widths of its q and v. */

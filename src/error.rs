@@ -2,10 +2,16 @@
 
 use thiserror::Error;
 
-/// Whatever can go wrong, with a stable [`code`](Error::code) that JavaScript sees as `LoraError.code`.
+/// Whatever can go wrong, with a stable [`code`](Error::code) that JavaScript sees as `LoraError.code`. One word, so that the
+/// path of success carries no more: a tenth of the wasm.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[error(transparent)]
+pub struct Error(Box<ErrorKind>);
+
+/// What went wrong.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ErrorKind {
     /// No adapter answered the request.
     #[error("no GPU adapter: {0}")]
     NoAdapter(String),
@@ -98,39 +104,109 @@ pub enum Error {
     Validation(String),
 }
 
-impl Error {
+impl ErrorKind {
     /// The stable, kebab-case name of the kind of error.
     pub fn code(&self) -> &'static str {
         match self {
-            Error::NoAdapter(_) => "no-adapter",
-            Error::Shape { .. } => "shape",
-            Error::InvalidArgument { .. } => "invalid-argument",
-            Error::ForeignTensor(_) => "foreign-tensor",
-            Error::ForeignBuffer(_) => "foreign-buffer",
-            Error::AliasedBuffer { .. } => "aliased-buffer",
-            Error::Disposed(_) => "disposed",
-            Error::Limit { .. } => "limit",
-            Error::OutOfMemory(_) => "out-of-memory",
-            Error::DeviceLost(_) => "device-lost",
-            Error::Checkpoint(_) => "checkpoint",
-            Error::File { .. } => "file",
-            Error::Incomplete { .. } => "incomplete",
-            Error::Unsupported(_) => "unsupported",
-            Error::Unmatched(_) => "unmatched",
-            Error::Validation(_) => "validation",
+            ErrorKind::NoAdapter(_) => "no-adapter",
+            ErrorKind::Shape { .. } => "shape",
+            ErrorKind::InvalidArgument { .. } => "invalid-argument",
+            ErrorKind::ForeignTensor(_) => "foreign-tensor",
+            ErrorKind::ForeignBuffer(_) => "foreign-buffer",
+            ErrorKind::AliasedBuffer { .. } => "aliased-buffer",
+            ErrorKind::Disposed(_) => "disposed",
+            ErrorKind::Limit { .. } => "limit",
+            ErrorKind::OutOfMemory(_) => "out-of-memory",
+            ErrorKind::DeviceLost(_) => "device-lost",
+            ErrorKind::Checkpoint(_) => "checkpoint",
+            ErrorKind::File { .. } => "file",
+            ErrorKind::Incomplete { .. } => "incomplete",
+            ErrorKind::Unsupported(_) => "unsupported",
+            ErrorKind::Unmatched(_) => "unmatched",
+            ErrorKind::Validation(_) => "validation",
         }
+    }
+}
+
+impl Error {
+    /// What went wrong.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0
+    }
+
+    /// The stable, kebab-case name of the kind of error.
+    pub fn code(&self) -> &'static str {
+        self.0.code()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn new(kind: ErrorKind) -> Error {
+        Error(Box::new(kind))
     }
 
     pub(crate) fn argument(name: &str, expected: &str, got: impl Into<String>) -> Error {
-        Error::InvalidArgument { name: name.into(), expected: expected.into(), got: got.into() }
+        Error::new(ErrorKind::InvalidArgument { name: name.into(), expected: expected.into(), got: got.into() })
     }
 
     pub(crate) fn file(name: &str, reason: impl Into<String>) -> Error {
-        Error::File { name: name.into(), reason: reason.into() }
+        Error::new(ErrorKind::File { name: name.into(), reason: reason.into() })
     }
 
     pub(crate) fn shape(name: &str, expected: impl Into<String>, got: impl Into<String>) -> Error {
-        Error::Shape { name: name.into(), expected: expected.into(), got: got.into() }
+        Error::new(ErrorKind::Shape { name: name.into(), expected: expected.into(), got: got.into() })
+    }
+
+    pub(crate) fn limit(name: &str, needed: u64, limit: u64, which: &'static str) -> Error {
+        Error::new(ErrorKind::Limit { name: name.into(), needed, limit, which })
+    }
+
+    pub(crate) fn incomplete(file: &str, needed: u64) -> Error {
+        Error::new(ErrorKind::Incomplete { name: file.into(), needed })
+    }
+
+    pub(crate) fn aliased_buffer(kernel: &'static str, read: &str, written: &str) -> Error {
+        Error::new(ErrorKind::AliasedBuffer { kernel, read: read.into(), written: written.into() })
+    }
+
+    pub(crate) fn no_adapter(text: String) -> Error {
+        Error::new(ErrorKind::NoAdapter(text))
+    }
+
+    pub(crate) fn foreign_tensor(text: String) -> Error {
+        Error::new(ErrorKind::ForeignTensor(text))
+    }
+
+    pub(crate) fn foreign_buffer(text: String) -> Error {
+        Error::new(ErrorKind::ForeignBuffer(text))
+    }
+
+    pub(crate) fn disposed(text: String) -> Error {
+        Error::new(ErrorKind::Disposed(text))
+    }
+
+    pub(crate) fn out_of_memory(text: String) -> Error {
+        Error::new(ErrorKind::OutOfMemory(text))
+    }
+
+    pub(crate) fn device_lost(text: String) -> Error {
+        Error::new(ErrorKind::DeviceLost(text))
+    }
+
+    pub(crate) fn checkpoint(text: String) -> Error {
+        Error::new(ErrorKind::Checkpoint(text))
+    }
+
+    pub(crate) fn unsupported(text: String) -> Error {
+        Error::new(ErrorKind::Unsupported(text))
+    }
+
+    pub(crate) fn unmatched(text: String) -> Error {
+        Error::new(ErrorKind::Unmatched(text))
+    }
+
+    pub(crate) fn validation(text: String) -> Error {
+        Error::new(ErrorKind::Validation(text))
     }
 }
 

@@ -16,7 +16,7 @@ mod train;
 mod web;
 
 pub use base::{FrozenLinear, FrozenLoader, Packing, WeightKind, pack};
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use gpu::{DType, Gpu, GpuRequest, Memory, Profile, Recording, Stats, Submission, Tensor};
 pub use lora::{Adapter, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Trained};
 pub use loss::Loss;

@@ -71,7 +71,7 @@ impl WeightKind {
     /// Bytes of `[out_features, in_features]` in a file, the scale of `i2_s` included.
     ///
     /// # Errors
-    /// [`Error::Shape`] for features that the kind cannot have.
+    /// [`Shape`](crate::error::ErrorKind::Shape) for features that the kind cannot have.
     pub fn source_bytes(self, out_features: usize, in_features: usize) -> Result<u64> {
         let (unit, units) = self.units(out_features, in_features)?;
         let scale = if self.has_own_scale() { 4 } else { 0 };
@@ -119,7 +119,7 @@ impl WeightKind {
     /// size of the row and is all zeros.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for the ternary code 3.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for the ternary code 3.
     pub(crate) fn convert(self, unit: &[u8], k: usize, row: &mut [u8]) -> Result<()> {
         match self {
             WeightKind::F32 | WeightKind::F16 | WeightKind::Bf16 => row[..unit.len()].copy_from_slice(unit),
@@ -175,7 +175,7 @@ fn put_ternary(bytes: &[u8], shift: usize, column: usize, row: &mut [u8]) -> Res
 /// Packs numbers as a file of this kind has them: f16 and bf16 rounded to nearest, half to even; `q8_0` as the gguf package does.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a kind that is only read, [`Error::Shape`] where the numbers are no whole blocks.
+/// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a kind that is only read, [`Shape`](crate::error::ErrorKind::Shape) where the numbers are no whole blocks.
 pub fn pack(kind: WeightKind, values: &[f32]) -> Result<Vec<u8>> {
     match kind {
         WeightKind::F32 => Ok(bytemuck::cast_slice(values).to_vec()),

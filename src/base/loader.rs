@@ -31,8 +31,8 @@ impl FrozenLoader {
     /// Allocates `[out_features, in_features]` of a kind.
     ///
     /// # Errors
-    /// [`Error::Shape`] for features that the kind cannot have: of blocks and of `i2_s` in_features must be a multiple of 32
-    /// and 128, of transformers' packing out_features one of 4. [`Error::Limit`] where a row is larger than a binding.
+    /// [`Shape`](crate::error::ErrorKind::Shape) for features that the kind cannot have: of blocks and of `i2_s` in_features must be a multiple of 32
+    /// and 128, of transformers' packing out_features one of 4. [`Limit`](crate::error::ErrorKind::Limit) where a row is larger than a binding.
     pub fn new(gpu: &Gpu, kind: WeightKind, out_features: usize, in_features: usize) -> Result<FrozenLoader> {
         FrozenLoader::with_limit(gpu, kind, out_features, in_features, u64::MAX)
     }
@@ -54,7 +54,7 @@ impl FrozenLoader {
         let most = usize::try_from(limit / row_bytes as u64).unwrap_or(usize::MAX).min(out_features);
         if most == 0 {
             let which = "maxStorageBufferBindingSize";
-            return Err(Error::Limit { name: "a row of the weight".into(), needed: row_bytes as u64, limit, which });
+            return Err(Error::limit("a row of the weight", row_bytes as u64, limit, which));
         }
         let shard = |first: usize| {
             let count = most.min(out_features - first);
@@ -86,7 +86,7 @@ impl FrozenLoader {
     /// `1/weight_scale`, of `autobitlinear` `weight_scale`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for other kinds and for what is no finite number.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for other kinds and for what is no finite number.
     pub fn set_scale(&mut self, scale: f32) -> Result<()> {
         if !matches!(self.linear.kind, WeightKind::BitLinear { .. }) || self.linear.kind.has_own_scale() {
             return Err(Error::argument("scale", "none for this kind", show_number(scale.into())));
@@ -105,8 +105,8 @@ impl FrozenLoader {
     /// Takes the file's bytes from `byte_offset` on, which is where the piece before ended.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a piece that leaves out bytes or goes past the end, [`Error::InvalidArgument`] for the ternary
-    /// code 3 or a scale that is not finite, [`Error::Disposed`], [`Error::DeviceLost`].
+    /// [`Shape`](crate::error::ErrorKind::Shape) for a piece that leaves out bytes or goes past the end, [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for the ternary
+    /// code 3 or a scale that is not finite, [`Disposed`](crate::error::ErrorKind::Disposed), [`DeviceLost`](crate::error::ErrorKind::DeviceLost).
     pub fn write(&mut self, byte_offset: u64, bytes: &[u8]) -> Result<()> {
         let end = byte_offset.checked_add(bytes.len() as u64);
         if byte_offset != self.received || end.is_none_or(|end| end > self.total) {
@@ -194,7 +194,7 @@ impl FrozenLoader {
     /// The layer, once all bytes came.
     ///
     /// # Errors
-    /// [`Error::Shape`] where some are missing, [`Error::InvalidArgument`] where a ternary weight has no scale.
+    /// [`Shape`](crate::error::ErrorKind::Shape) where some are missing, [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where a ternary weight has no scale.
     pub fn finish(self) -> Result<FrozenLinear> {
         self.check_complete()?;
         let mut linear = self.linear;

@@ -39,7 +39,7 @@ impl FrozenLinear {
     /// [`FrozenLoader`] takes the other kinds, and weights piece by piece.
     ///
     /// # Errors
-    /// [`Error::Shape`] where a length differs, [`Error::Limit`] above the device's limits.
+    /// [`Shape`](crate::error::ErrorKind::Shape) where a length differs, [`Limit`](crate::error::ErrorKind::Limit) above the device's limits.
     pub fn new(
         gpu: &Gpu,
         out_features: usize,
@@ -115,7 +115,7 @@ impl FrozenLinear {
     /// The weight `[out_features, in_features]` where it is in f32 and in one buffer.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where it is not.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where it is not.
     pub fn f32_weight(&self) -> Result<&Tensor> {
         match &*self.shards {
             [(_, rows)] if self.kind == WeightKind::F32 => Ok(&rows.weight),
@@ -142,7 +142,7 @@ impl FrozenLinear {
     /// Records the columns `rows` of `x·Wᵀ + bias`, those of these rows of W: overwrites `output [tokens, rows]`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a range that is empty or not within `0..out_features`, [`Error::Shape`].
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a range that is empty or not within `0..out_features`, [`Shape`](crate::error::ErrorKind::Shape).
     pub fn forward_rows(&self, rec: &Recording, rows: Range<usize>, x: &Tensor, output: &Tensor) -> Result<()> {
         self.record_forward(rec, rows, self.bias(), x, output)
     }

@@ -128,9 +128,7 @@ fn check_limits(limits: &wgpu::Limits) -> Result<()> {
     ];
     match needs.into_iter().find(|(_, needed, limit)| limit < needed) {
         None => Ok(()),
-        Some((which, needed, limit)) => {
-            Err(Error::Limit { name: "device".into(), needed: needed.into(), limit: limit.into(), which })
-        }
+        Some((which, needed, limit)) => Err(Error::limit("device", needed.into(), limit.into(), which)),
     }
 }
 
@@ -141,7 +139,7 @@ impl Gpu {
     /// Requests a device with the adapter's own limits.
     ///
     /// # Errors
-    /// [`Error::NoAdapter`] when there is no adapter or it refuses a device.
+    /// [`NoAdapter`](crate::error::ErrorKind::NoAdapter) when there is no adapter or it refuses a device.
     pub async fn request(request: GpuRequest) -> Result<Gpu> {
         Gpu::open(request, true).await
     }
@@ -162,7 +160,7 @@ impl Gpu {
                 ..Default::default()
             })
             .await
-            .map_err(|e| Error::NoAdapter(e.to_string()))?;
+            .map_err(|e| Error::no_adapter(e.to_string()))?;
         let wanted = if request.timestamps { wgpu::Features::TIMESTAMP_QUERY } else { wgpu::Features::empty() };
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor {
@@ -172,7 +170,7 @@ impl Gpu {
                 ..Default::default()
             })
             .await
-            .map_err(|e| Error::NoAdapter(e.to_string()))?;
+            .map_err(|e| Error::no_adapter(e.to_string()))?;
         let by_type = match adapter.get_info().device_type {
             wgpu::DeviceType::Cpu => Profile::Software,
             _ => Profile::Hardware,
@@ -184,7 +182,7 @@ impl Gpu {
     /// also the only callback that wgpu has for a lost device, so that such a loss is the owner's to tell.
     ///
     /// # Errors
-    /// [`Error::Limit`] for a device with lower limits than the kernels need.
+    /// [`Limit`](crate::error::ErrorKind::Limit) for a device with lower limits than the kernels need.
     pub fn from_device(device: wgpu::Device, queue: wgpu::Queue, profile: Profile) -> Result<Gpu> {
         Gpu::new(device, queue, profile, false)
     }
@@ -265,14 +263,14 @@ impl Gpu {
     /// Fails when the device is lost or was destroyed.
     pub fn check_alive(&self) -> Result<()> {
         if self.0.disposed.get() {
-            return Err(Error::Disposed("Gpu".into()));
+            return Err(Error::disposed("Gpu".into()));
         }
         self.check_not_lost()
     }
 
     fn check_not_lost(&self) -> Result<()> {
         match self.0.lost.get() {
-            Some(reason) => Err(Error::DeviceLost(reason.clone())),
+            Some(reason) => Err(Error::device_lost(reason.clone())),
             None => Ok(()),
         }
     }
@@ -397,9 +395,9 @@ impl Scope {
             gpu.check_not_lost()?;
             match errors.into_iter().flatten().next() {
                 None => Ok(()),
-                Some(wgpu::Error::OutOfMemory { .. }) => Err(Error::OutOfMemory(what)),
+                Some(wgpu::Error::OutOfMemory { .. }) => Err(Error::out_of_memory(what)),
                 Some(wgpu::Error::Validation { description, .. } | wgpu::Error::Internal { description, .. }) => {
-                    Err(Error::Validation(format!("{what}: {description}")))
+                    Err(Error::validation(format!("{what}: {description}")))
                 }
             }
         }

@@ -31,14 +31,14 @@ pub(crate) fn read<T, F: FnOnce(&wgpu::BufferView) -> T>(
         if !matches!(mapped, Ok(Ok(()))) {
             staging.destroy();
             gpu.check_alive()?;
-            return Err(Error::Validation(format!("tensor `{label}` could not be mapped for reading")));
+            return Err(Error::validation(format!("tensor `{label}` could not be mapped for reading")));
         }
         let mapped = staging.slice(..size).get_mapped_range().map(|view| take(&view));
         let value = match mapped {
             Ok(value) => value,
             Err(error) => {
                 gpu.finished().await?; // a device that is just being lost says so first
-                return Err(Error::Validation(format!("tensor `{label}`: {error}")));
+                return Err(Error::validation(format!("tensor `{label}`: {error}")));
             }
         };
         staging.unmap();

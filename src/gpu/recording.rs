@@ -118,7 +118,7 @@ impl Recording {
     /// Records one dispatch of `kernel` over its storage buffers in binding order.
     ///
     /// # Errors
-    /// [`Error::ForeignTensor`], [`Error::Disposed`], [`Error::AliasedBuffer`]; shapes are the caller's to check.
+    /// [`ForeignTensor`](crate::error::ErrorKind::ForeignTensor), [`Disposed`](crate::error::ErrorKind::Disposed), [`AliasedBuffer`](crate::error::ErrorKind::AliasedBuffer); shapes are the caller's to check.
     pub(crate) fn dispatch<P: bytemuck::Pod>(
         &self,
         kernel: &'static Kernel,
@@ -160,7 +160,7 @@ impl Recording {
     /// Compiles the kernels that no recording has used yet, which the first submit would do otherwise; returns how many.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`] and [`Error::Disposed`]; a kernel that the device refuses is the submit's to tell.
+    /// [`DeviceLost`](crate::error::ErrorKind::DeviceLost) and [`Disposed`](crate::error::ErrorKind::Disposed); a kernel that the device refuses is the submit's to tell.
     pub fn compile(&self) -> Result<usize> {
         self.compile_missing(true)
     }
@@ -302,11 +302,7 @@ fn check_aliases(kernel: &'static Kernel, tensors: &[&Tensor]) -> Result<()> {
             let overlap = a.offset < b.offset + tensors[j].bytes() && b.offset < a.offset + tensors[i].bytes();
             let same = a.storage.id == b.storage.id || a.storage.buffer == b.storage.buffer;
             if same && (!access.is_write() || overlap) {
-                return Err(Error::AliasedBuffer {
-                    kernel: kernel.name,
-                    read: kernel.buffers[j].0.into(),
-                    written: kernel.buffers[i].0.into(),
-                });
+                return Err(Error::aliased_buffer(kernel.name, kernel.buffers[j].0, kernel.buffers[i].0));
             }
         }
     }

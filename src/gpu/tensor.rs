@@ -103,7 +103,7 @@ impl Storage {
             (limits.max_storage_buffer_binding_size, "maxStorageBufferBindingSize"),
         ] {
             if size > limit {
-                return Err(Error::Limit { name: label.into(), needed: size, limit, which });
+                return Err(Error::limit(label, size, limit, which));
             }
         }
         let scope = gpu.scope();
@@ -154,11 +154,11 @@ impl Storage {
         });
         let (outcome, label) = (scope.close(""), label.to_string());
         let outcome = async move {
-            outcome.await.map_err(|error| match error {
-                Error::Validation(_) => {
-                    Error::ForeignBuffer(format!("tensor `{label}` cannot be bound on this device"))
+            outcome.await.map_err(|error| match error.kind() {
+                crate::error::ErrorKind::Validation(_) => {
+                    Error::foreign_buffer(format!("tensor `{label}` cannot be bound on this device"))
                 }
-                other => other,
+                _ => error,
             })
         };
         Ok(Storage::confirm(gpu, buffer, id, false, outcome))
@@ -225,7 +225,7 @@ fn elements(label: &str, shape: &[usize]) -> Result<u64> {
     match count {
         Some(n) if n > 0 && !shape.is_empty() => Ok(n),
         Some(_) => Err(Error::shape(label, "a shape of positive dimensions", show(shape))),
-        None => Err(Error::Limit { name: label.into(), needed: u64::MAX, limit: u64::MAX / 4, which: "maxBufferSize" }),
+        None => Err(Error::limit(label, u64::MAX, u64::MAX / 4, "maxBufferSize")),
     }
 }
 
@@ -233,7 +233,7 @@ impl Tensor {
     /// A tensor of zeros.
     ///
     /// # Errors
-    /// [`Error::Shape`] for an empty shape, [`Error::Limit`] above the device's limits.
+    /// [`Shape`](crate::error::ErrorKind::Shape) for an empty shape, [`Limit`](crate::error::ErrorKind::Limit) above the device's limits.
     pub fn zeros(gpu: &Gpu, label: &str, shape: &[usize]) -> Result<Tensor> {
         let storage = Storage::new(gpu, label, 4 * elements(label, shape)?)?;
         Ok(Tensor::view(gpu, label, shape, &storage, 0))
@@ -242,7 +242,7 @@ impl Tensor {
     /// A tensor with `data`, row-major.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`], and [`Error::Shape`] where `data` has another length.
+    /// As [`Tensor::zeros`], and [`Shape`](crate::error::ErrorKind::Shape) where `data` has another length.
     pub fn from_slice(gpu: &Gpu, label: &str, shape: &[usize], data: &[f32]) -> Result<Tensor> {
         check_length(label, elements(label, shape)?, data.len())?;
         let tensor = Tensor::zeros(gpu, label, shape)?;
@@ -274,9 +274,9 @@ impl Tensor {
     /// destroyed here. It needs the usage `STORAGE`, to be read `COPY_SRC`, to be written or zeroed `COPY_DST`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the usage lacks `STORAGE`, the offset is no multiple of the device's
-    /// `minStorageBufferOffsetAlignment`, or the buffer ends too early; [`Error::Shape`], [`Error::Limit`]. A buffer of
-    /// another device is told later: what is awaited next fails with [`Error::ForeignBuffer`].
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where the usage lacks `STORAGE`, the offset is no multiple of the device's
+    /// `minStorageBufferOffsetAlignment`, or the buffer ends too early; [`Shape`](crate::error::ErrorKind::Shape), [`Limit`](crate::error::ErrorKind::Limit). A buffer of
+    /// another device is told later: what is awaited next fails with [`ForeignBuffer`](crate::error::ErrorKind::ForeignBuffer).
     pub fn from_buffer(
         gpu: &Gpu,
         label: &str,
@@ -311,12 +311,7 @@ impl Tensor {
         }
         let limit = limits.max_storage_buffer_binding_size;
         if bytes > limit {
-            return Err(Error::Limit {
-                name: label.into(),
-                needed: bytes,
-                limit,
-                which: "maxStorageBufferBindingSize",
-            });
+            return Err(Error::limit(label, bytes, limit, "maxStorageBufferBindingSize"));
         }
         expect_usage(&buffer, label, "to be bound", wgpu::BufferUsages::STORAGE)?;
         let storage = Storage::adopt(gpu, label, buffer, id)?;
@@ -327,7 +322,7 @@ impl Tensor {
     /// and gradients to another buffer.
     ///
     /// # Errors
-    /// [`Error::Disposed`], [`Error::DeviceLost`].
+    /// [`Disposed`](crate::error::ErrorKind::Disposed), [`DeviceLost`](crate::error::ErrorKind::DeviceLost).
     pub fn buffer(&self) -> Result<(wgpu::Buffer, u64)> {
         let Place { storage, offset } = self.place()?;
         Ok((storage.buffer.clone(), offset))
@@ -344,12 +339,7 @@ impl Tensor {
             end = (4 * elements(name, shape)?)
                 .checked_next_multiple_of(ALIGN)
                 .and_then(|size| end.checked_add(size))
-                .ok_or(Error::Limit {
-                name: label.into(),
-                needed: u64::MAX,
-                limit: gpu.limits().max_buffer_size,
-                which: "maxBufferSize",
-            })?;
+                .ok_or_else(|| Error::limit(label, u64::MAX, gpu.limits().max_buffer_size, "maxBufferSize"))?;
         }
         let storage = Storage::new(gpu, label, end)?;
         let views =
@@ -430,7 +420,7 @@ impl Tensor {
     pub(crate) fn place(&self) -> Result<Place> {
         self.0.gpu.check_alive()?;
         let place = self.0.place.borrow().clone().filter(|place| !place.storage.destroyed.get());
-        place.ok_or_else(|| Error::Disposed(format!("tensor `{}`", self.0.label)))
+        place.ok_or_else(|| Error::disposed(format!("tensor `{}`", self.0.label)))
     }
 
     /// Moves the tensor, all its clones with it, into another buffer; the caller has copied the data.
@@ -486,7 +476,7 @@ impl Tensor {
         if self.gpu().0.id == gpu.0.id {
             return Ok(());
         }
-        Err(Error::ForeignTensor(format!("tensor `{}`", self.label())))
+        Err(Error::foreign_tensor(format!("tensor `{}`", self.label())))
     }
 
     pub(crate) fn expect_dtype(&self, expected: DType) -> Result<()> {
@@ -511,7 +501,7 @@ impl Tensor {
     /// Overwrites all elements, before whatever is submitted next.
     ///
     /// # Errors
-    /// [`Error::Shape`] where the length differs, [`Error::Disposed`] after [`Tensor::destroy`].
+    /// [`Shape`](crate::error::ErrorKind::Shape) where the length differs, [`Disposed`](crate::error::ErrorKind::Disposed) after [`Tensor::destroy`].
     pub fn write(&self, data: &[f32]) -> Result<()> {
         self.write_bytes(DType::F32, data.len(), bytemuck::cast_slice(data))
     }
@@ -532,8 +522,8 @@ impl Tensor {
     /// Overwrites the elements from `first` on, before whatever is submitted next.
     ///
     /// # Errors
-    /// [`Error::Shape`] where there are not as many, [`Error::Disposed`] after [`Tensor::destroy`].
-    pub(crate) fn write_elements(&self, first: usize, data: &[f32]) -> Result<()> {
+    /// [`Shape`](crate::error::ErrorKind::Shape) where there are not as many, [`Disposed`](crate::error::ErrorKind::Disposed) after [`Tensor::destroy`].
+    pub fn write_elements(&self, first: usize, data: &[f32]) -> Result<()> {
         self.expect_dtype(DType::F32)?;
         if first.checked_add(data.len()).is_none_or(|end| end > self.len()) {
             let got = format!("{} from {first} on", data.len());

@@ -46,7 +46,7 @@ impl AdapterModule {
     /// in a file; without an alpha it is the rank. The scaling is left to whoever has the configuration.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for larger kernels, [`Error::File`] for other shapes and ranks that disagree.
+    /// [`Unsupported`](crate::error::ErrorKind::Unsupported) for larger kernels, [`File`](crate::error::ErrorKind::File) for other shapes and ranks that disagree.
     pub(crate) fn of_tensors(
         name: String,
         embedding: bool,
@@ -61,7 +61,7 @@ impl AdapterModule {
             ([_, _, 1, 1], [_, _, 1, 1]) if !embedding => AdapterKind::Conv1x1,
             ([_, _, _, _], _) => {
                 let text = format!("{name}: LoRA of a convolution, {}; expected a 1×1 kernel", shapes());
-                return Err(Error::Unsupported(text));
+                return Err(Error::unsupported(text));
             }
             _ => return Err(Error::file(&name, format!("expected matrices A and B, got {}", shapes()))),
         };
@@ -191,8 +191,8 @@ impl Adapter {
     /// Reads PEFT's two files.
     ///
     /// # Errors
-    /// [`Error::File`] for bytes that are not what they should be: a broken header, an A without its B, ranks that disagree, other
-    /// elements than floats, no adapter at all; [`Error::Unsupported`] for other methods than LoRA and for convolutions beyond
+    /// [`File`](crate::error::ErrorKind::File) for bytes that are not what they should be: a broken header, an A without its B, ranks that disagree, other
+    /// elements than floats, no adapter at all; [`Unsupported`](crate::error::ErrorKind::Unsupported) for other methods than LoRA and for convolutions beyond
     /// 1×1. With `strict` also for what otherwise becomes a note: values that are not finite, an alpha of 0, which makes the
     /// adapter nothing, and fields of the configuration that make it something else than its A and B say.
     pub fn read(config: &[u8], weights: &[u8], strict: bool) -> Result<Adapter> {
@@ -294,7 +294,7 @@ impl Adapter {
         }
         if let Some(field) = self.config.unsupported() {
             let text = format!("adapter_config.json: {field} makes the adapter something else than its A and B say");
-            self.doubt(strict, || Error::Unsupported(text))?;
+            self.doubt(strict, || Error::unsupported(text))?;
         }
         if let Some(zero) = self.modules.iter().find(|m| m.alpha == 0.0) {
             let text = format!("{}: lora_alpha is 0, so that the adapter does nothing", zero.name);
@@ -331,8 +331,8 @@ impl Adapter {
     /// How the adapter fits a model of these modules.
     ///
     /// # Errors
-    /// [`Error::Unmatched`] where none of its modules is one of the model, and with `strict` where any tensor is left over;
-    /// [`Error::Shape`] where a module has other widths.
+    /// [`Unmatched`](crate::error::ErrorKind::Unmatched) where none of its modules is one of the model, and with `strict` where any tensor is left over;
+    /// [`Shape`](crate::error::ErrorKind::Shape) where a module has other widths.
     pub fn report(&self, model: &[ModelModule], strict: bool) -> Result<Report> {
         let mut report = Report::default();
         for (index, module) in self.modules.iter().enumerate() {
@@ -367,14 +367,14 @@ impl Adapter {
         if report.matched.is_empty() && report.replaced.is_empty() {
             let (own, theirs) = (show(&report.leftover), model.first().map_or("nothing", |own| &own.name));
             let text = format!("none of the adapter's modules is in this model: it has {own} …, the model {theirs} …");
-            return Err(Error::Unmatched(text));
+            return Err(Error::unmatched(text));
         }
         if strict && !report.leftover.is_empty() {
             let (count, some) = (report.leftover.len(), show(&report.leftover));
             let text = format!(
                 "{count} entries of the adapter fit no module of this model: {some}; `strict: false` leaves them out"
             );
-            return Err(Error::Unmatched(text));
+            return Err(Error::unmatched(text));
         }
         let targeted = self.config.resolve(model).unwrap_or_default();
         let lacking = |name: &str| !self.modules.iter().any(|m| m.name == name);
@@ -387,7 +387,7 @@ impl Adapter {
     /// others stand in the patterns by whole name.
     ///
     /// # Errors
-    /// [`Error::File`] for equal names, lengths that do not fit and alphas that are not finite.
+    /// [`File`](crate::error::ErrorKind::File) for equal names, lengths that do not fit and alphas that are not finite.
     pub fn new(modules: Vec<AdapterModule>, base_model: Option<&str>) -> Result<Adapter> {
         let names = [String::new()];
         let new = NewConfig { rank: 1, alpha: 1.0, target_modules: &names, ranks: &[], alphas: &[], base_model };
@@ -477,7 +477,7 @@ impl Adapter {
     /// The bytes of `adapter_model.safetensors`, as PEFT writes it; `dtype` is that of A, B, magnitudes and their biases.
     ///
     /// # Errors
-    /// [`Error::File`] for a `dtype` that is no float.
+    /// [`File`](crate::error::ErrorKind::File) for a `dtype` that is no float.
     pub fn weights(&self, dtype: Dtype) -> Result<Vec<u8>> {
         let mut tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
         let mut push = |name: String, shape: Vec<usize>, values: &[f32]| -> Result<()> {

@@ -22,8 +22,8 @@ impl Adapter {
     /// `Σ weight·adapter` as one adapter whose scaling is 1, with the configuration of the first otherwise.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for no adapter and weights that are not finite; [`Error::Unmatched`] where a module differs in its
-    /// widths or, for [`Combination::Linear`], in its rank; [`Error::Unsupported`] for what a sum of adapters cannot hold: DoRA,
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for no adapter and weights that are not finite; [`Unmatched`](crate::error::ErrorKind::Unmatched) where a module differs in its
+    /// widths or, for [`Combination::Linear`], in its rank; [`Unsupported`](crate::error::ErrorKind::Unsupported) for what a sum of adapters cannot hold: DoRA,
     /// biases of B, adapters whose base was changed, several that replace tensors of the base.
     pub fn combine(adapters: &[(&Adapter, f64)], combination: Combination) -> Result<Adapter> {
         let Some(((first, _), rest)) = adapters.split_first() else {
@@ -37,7 +37,7 @@ impl Adapter {
             if !others.is_empty() && !adapter.others.is_empty() {
                 let text =
                     format!("several adapters replace tensors of the base ({}), which cannot be added", others[0].name);
-                return Err(Error::Unsupported(text));
+                return Err(Error::unsupported(text));
             }
             others = if others.is_empty() { &adapter.others } else { others };
         }
@@ -45,12 +45,12 @@ impl Adapter {
         for (adapter, _) in adapters {
             if adapter.config.init_lora_weights().changes_base() {
                 let text = "an adapter of PiSSA or OLoRA cannot be combined: its base is another one; convert it to a plain one first";
-                return Err(Error::Unsupported(text.into()));
+                return Err(Error::unsupported(text.into()));
             }
             for module in &adapter.modules {
                 if module.magnitude.is_some() || module.lora_bias.is_some() {
                     let text = format!("{}: magnitudes of DoRA and biases of B cannot be combined", module.name);
-                    return Err(Error::Unsupported(text));
+                    return Err(Error::unsupported(text));
                 }
                 match names.iter().find(|other| other.name == module.name) {
                     None => names.push(module),
@@ -78,7 +78,7 @@ impl Adapter {
 fn fits(one: &AdapterModule, other: &AdapterModule) -> Result<()> {
     let widths = |m: &AdapterModule| (m.kind, m.in_features(), m.out_features());
     if widths(one) != widths(other) {
-        return Err(Error::Unmatched(format!("{}: the adapters are of different widths", one.name)));
+        return Err(Error::unmatched(format!("{}: the adapters are of different widths", one.name)));
     }
     Ok(())
 }
@@ -94,7 +94,7 @@ fn combined(parts: &[(AdapterModule, f64)], combination: Combination) -> Result<
                     "{}: ranks {} and {}; expected one rank for a linear combination",
                     out.name, out.rank, odd.rank
                 );
-                return Err(Error::Unmatched(text));
+                return Err(Error::unmatched(text));
             }
             let sum = |values: fn(&AdapterModule) -> &[f32], signed: bool| -> Vec<f32> {
                 let factor = |s: f64| s.abs().sqrt() * if signed && s < 0.0 { -1.0 } else { 1.0 };

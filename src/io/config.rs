@@ -135,8 +135,8 @@ impl AdapterConfig {
     /// Reads a configuration.
     ///
     /// # Errors
-    /// [`Error::File`] for what is no JSON object, has equal keys, lacks `peft_type` or has a field of another type than PEFT
-    /// gives it; [`Error::Unsupported`] for other methods than LoRA and for patterns with look-around.
+    /// [`File`](crate::error::ErrorKind::File) for what is no JSON object, has equal keys, lacks `peft_type` or has a field of another type than PEFT
+    /// gives it; [`Unsupported`](crate::error::ErrorKind::Unsupported) for other methods than LoRA and for patterns with look-around.
     pub fn parse(bytes: &[u8]) -> Result<AdapterConfig> {
         let mut reader = Reader::new(FILE, bytes)?;
         let mut fields: Vec<(String, String)> = Vec::new();
@@ -169,7 +169,7 @@ impl AdapterConfig {
         match self.read("peft_type", &mut |r| r.string())? {
             Some(method) if method == "LORA" => {}
             Some(method) => {
-                return Err(Error::Unsupported(format!("{FILE}: peft_type: expected \"LORA\", got {method:?}")));
+                return Err(Error::unsupported(format!("{FILE}: peft_type: expected \"LORA\", got {method:?}")));
             }
             None => return wrong("peft_type", "\"LORA\", as every configuration of PEFT has"),
         }
@@ -243,7 +243,7 @@ impl AdapterConfig {
     /// A configuration with the fields that every version of PEFT knows.
     ///
     /// # Errors
-    /// [`Error::File`] for a rank of 0 and numbers that are not finite.
+    /// [`File`](crate::error::ErrorKind::File) for a rank of 0 and numbers that are not finite.
     pub fn new(new: &NewConfig) -> Result<AdapterConfig> {
         let mut config = AdapterConfig::parse(TEMPLATE.as_bytes())?;
         config.set("base_model_name_or_path", &new.base_model.map_or("null".into(), quoted))?;
@@ -423,7 +423,7 @@ impl AdapterConfig {
     /// Which of a model's modules get an adapter, and which one, as `get_peft_model` decides it.
     ///
     /// # Errors
-    /// [`Error::Unmatched`] where none do; [`Error::Unsupported`] for a pattern with look-around.
+    /// [`Unmatched`](crate::error::ErrorKind::Unmatched) where none do; [`Unsupported`](crate::error::ErrorKind::Unsupported) for a pattern with look-around.
     pub fn resolve(&self, modules: &[ModelModule]) -> Result<Vec<ModuleConfig>> {
         let (target_modules, exclude_modules) = (self.target_modules(), self.read("exclude_modules", &mut targets)?);
         let [target, excluded] = [Some(&target_modules), exclude_modules.as_ref()].map(|targets| match targets {
@@ -464,7 +464,7 @@ impl AdapterConfig {
         }
         if found.is_empty() {
             let targets = self.get("target_modules").unwrap_or("null");
-            return Err(Error::Unmatched(format!(
+            return Err(Error::unmatched(format!(
                 "no module of this model matches the adapter's target_modules {targets}"
             )));
         }

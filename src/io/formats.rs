@@ -93,7 +93,7 @@ impl Adapter {
     fn exportable(&self, name: &str, lost: Vec<String>) -> Result<()> {
         match lost.first() {
             None => Ok(()),
-            Some(lost) => Err(Error::Unsupported(format!("{name} cannot hold all of this adapter: {lost}"))),
+            Some(lost) => Err(Error::unsupported(format!("{name} cannot hold all of this adapter: {lost}"))),
         }
     }
 
@@ -101,7 +101,7 @@ impl Adapter {
     /// module, so rsLoRA goes into alpha.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where something would be lost.
+    /// [`Unsupported`](crate::error::ErrorKind::Unsupported) where something would be lost.
     pub fn to_kohya(&self, prefix: &str) -> Result<Vec<u8>> {
         self.exportable("Kohya's format", self.can_export(Format::Kohya, None))?;
         let mut tensors: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
@@ -132,21 +132,21 @@ impl Adapter {
     /// Reads Kohya's file. Its names have underscores for dots; `model` says which modules they are. A missing alpha is the rank.
     ///
     /// # Errors
-    /// [`Error::File`] for bytes that are no such file; [`Error::Unmatched`] for a name that no module has, or several;
-    /// [`Error::Unsupported`] for LyCORIS' other kinds and kernels beyond 1×1.
+    /// [`File`](crate::error::ErrorKind::File) for bytes that are no such file; [`Unmatched`](crate::error::ErrorKind::Unmatched) for a name that no module has, or several;
+    /// [`Unsupported`](crate::error::ErrorKind::Unsupported) for LyCORIS' other kinds and kernels beyond 1×1.
     pub fn from_kohya(bytes: &[u8], model: &[ModelModule]) -> Result<Adapter> {
         let file = SafetensorsFile::parse("Kohya's file", bytes)?;
         let mut modules: Vec<AdapterModule> = Vec::new();
         for info in &file.header.tensors {
             let Some((key, part)) = info.name.split_once('.') else {
-                return Err(Error::Unsupported(format!("{}: expected lora_down, lora_up and alpha only", info.name)));
+                return Err(Error::unsupported(format!("{}: expected lora_down, lora_up and alpha only", info.name)));
             };
             let down = format!("{key}.lora_down.weight");
             match part {
                 "lora_down.weight" => {}
                 "lora_up.weight" | "alpha" if file.header.find(&down).is_some() => continue,
                 _ => {
-                    return Err(Error::Unsupported(format!(
+                    return Err(Error::unsupported(format!(
                         "{}: expected lora_down, lora_up and alpha only",
                         info.name
                     )));
@@ -170,7 +170,7 @@ impl Adapter {
     /// scale that multiplies directly.
     ///
     /// # Errors
-    /// [`Error::File`] for bytes that are no such files; [`Error::Unsupported`] for DoRA and for weights that were trained whole.
+    /// [`File`](crate::error::ErrorKind::File) for bytes that are no such files; [`Unsupported`](crate::error::ErrorKind::Unsupported) for DoRA and for weights that were trained whole.
     pub fn from_mlx(config: &[u8], weights: &[u8]) -> Result<Adapter> {
         let (mut scale, mut kind) = (None, "lora".to_string());
         let mut reader = Reader::new("MLX's adapter_config.json", config)?;
@@ -192,7 +192,7 @@ impl Adapter {
         let scale =
             scale.ok_or_else(|| Error::file("MLX's adapter_config.json", "has no lora_parameters with a scale"))?;
         if kind != "lora" {
-            return Err(Error::Unsupported(format!(
+            return Err(Error::unsupported(format!(
                 "MLX's adapter_config.json: fine_tune_type {kind:?}; expected \"lora\""
             )));
         }
@@ -204,7 +204,7 @@ impl Adapter {
                 if partner.is_some_and(|partner| file.header.find(&partner).is_some()) {
                     continue;
                 }
-                return Err(Error::Unsupported(format!("{}: expected pairs of lora_a and lora_b only", info.name)));
+                return Err(Error::unsupported(format!("{}: expected pairs of lora_a and lora_b only", info.name)));
             };
             let b = file.header.find(&format!("{name}.lora_b"));
             let b = b.ok_or_else(|| Error::file(&info.name, "has no lora_b beside it"))?;
@@ -229,7 +229,7 @@ impl Adapter {
         };
         let pairs = (0..).map_while(|layer| Some([find(layer, "q_proj")?, find(layer, "v_proj")?]));
         let layers: Vec<[&AdapterModule; 2]> = pairs.collect();
-        let refuse = |what: &str| Err(Error::Unsupported(format!("Hesper's format: {what}")));
+        let refuse = |what: &str| Err(Error::unsupported(format!("Hesper's format: {what}")));
         let Some([q, v]) = layers.first() else {
             return refuse("expected model.layers.0.self_attn.q_proj and v_proj, got others");
         };
@@ -257,7 +257,7 @@ impl Adapter {
     /// It holds no widths: the reader must know them.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for anything but q and v of one rank and scaling in every layer from the first on.
+    /// [`Unsupported`](crate::error::ErrorKind::Unsupported) for anything but q and v of one rank and scaling in every layer from the first on.
     pub fn to_hesper(&self) -> Result<Vec<u8>> {
         self.exportable("Hesper's format", self.can_export(Format::Hesper, None))?;
         let (_, layers) = self.hesper_layers()?;
@@ -276,7 +276,7 @@ impl Adapter {
     /// Reads the seed system's file.
     ///
     /// # Errors
-    /// [`Error::File`] for bytes that are no such file, or of other widths.
+    /// [`File`](crate::error::ErrorKind::File) for bytes that are no such file, or of other widths.
     pub fn from_hesper(bytes: &[u8], widths: HesperWidths) -> Result<Adapter> {
         let file = "Hesper's file";
         let Some((header, data)) = bytes.split_first_chunk::<24>() else {
@@ -341,8 +341,8 @@ fn module_of(key: &str, model: &[ModelModule]) -> Result<String> {
     match model.iter().filter(fits).collect::<Vec<_>>()[..] {
         [module] => Ok(module.name.clone()),
         [] => {
-            Err(Error::Unmatched(format!("{key}: no module of the model has that name with underscores for its dots")))
+            Err(Error::unmatched(format!("{key}: no module of the model has that name with underscores for its dots")))
         }
-        [one, other, ..] => Err(Error::Unmatched(format!("{key}: could be {} or {}", one.name, other.name))),
+        [one, other, ..] => Err(Error::unmatched(format!("{key}: could be {} or {}", one.name, other.name))),
     }
 }

@@ -68,7 +68,7 @@ impl Array {
     /// Calls `each` with every element, read from the file's first bytes.
     ///
     /// # Errors
-    /// [`Error::File`] for bytes that are not those the header was read from; what `each` returns.
+    /// [`File`](crate::error::ErrorKind::File) for bytes that are not those the header was read from; what `each` returns.
     pub fn each(&self, bytes: &[u8], each: &mut dyn FnMut(Value) -> Result<()>) -> Result<()> {
         let mut cursor = Cursor { file: "GGUF array", bytes, at: self.range.start, len: bytes.len() as u64 };
         for _ in 0..self.len {
@@ -185,7 +185,7 @@ impl<'a> Cursor<'a> {
             ));
         };
         let taken = usize::try_from(needed).ok().and_then(|end| self.bytes.get(self.at..end));
-        let taken = taken.ok_or_else(|| Error::Incomplete { name: self.file.into(), needed })?;
+        let taken = taken.ok_or_else(|| Error::incomplete(self.file, needed))?;
         self.at += taken.len();
         Ok(taken)
     }
@@ -266,7 +266,7 @@ impl GgufHeader {
     /// where it is not.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] where more of a file that has more is needed, saying how much at least; [`Error::File`] for everything that
+    /// [`Incomplete`](crate::error::ErrorKind::Incomplete) where more of a file that has more is needed, saying how much at least; [`File`](crate::error::ErrorKind::File) for everything that
     /// is no GGUF of version 2 or 3: lengths beyond the file, equal names, unknown types, tensors that overlap or are not aligned.
     /// Memory grows with the bytes given, not with the numbers in them.
     pub fn parse(file: &str, bytes: &[u8], file_len: u64) -> Result<GgufHeader> {
@@ -374,7 +374,7 @@ fn dequantized(tensor: &GgufTensor, data: &[u8]) -> Result<Vec<f32>> {
         }
         other => {
             let text = format!("{}: an adapter of type {}; expected F32, F16, BF16 or Q8_0", tensor.name, other.name());
-            return Err(Error::Unsupported(text));
+            return Err(Error::unsupported(text));
         }
     })
 }
@@ -396,7 +396,7 @@ impl GgufModel {
     /// From the model's `config.json`.
     ///
     /// # Errors
-    /// [`Error::File`] for what is no such file; [`Error::Unsupported`] for a `model_type` whose names are not known here.
+    /// [`File`](crate::error::ErrorKind::File) for what is no such file; [`Unsupported`](crate::error::ErrorKind::Unsupported) for a `model_type` whose names are not known here.
     pub fn from_config(config: &[u8]) -> Result<GgufModel> {
         let (mut kind, mut heads, mut kv_heads, mut tied) = (String::new(), 0, None, false);
         let mut reader = Reader::new("config.json", config)?;
@@ -416,7 +416,7 @@ impl GgufModel {
             "llama" | "mistral" => "llama",
             "qwen2" | "qwen3" | "bitnet" => kind.as_str(),
             _ => {
-                return Err(Error::Unsupported(format!(
+                return Err(Error::unsupported(format!(
                     "config.json: model_type {kind:?} has no names in GGUF here; expected llama, mistral, qwen2, qwen3 or bitnet"
                 )));
             }
@@ -486,7 +486,7 @@ fn check_heads(module: &str, rows: usize, heads: usize) -> Result<()> {
     if heads == 0 || !rows.is_multiple_of(heads) || !(rows / heads).is_multiple_of(2) {
         let text =
             format!("{module}: {rows} rows are not {heads} heads of pairs; expected the model's own numbers of heads");
-        return Err(Error::Unmatched(text));
+        return Err(Error::unmatched(text));
     }
     Ok(())
 }
@@ -510,11 +510,11 @@ impl Adapter {
     /// that of the file; where alpha/rank is not what a module is scaled by (its own alpha, rsLoRA), the rest is folded into B.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where something would be lost ([`Adapter::can_export`] names all of it); [`Error::Unmatched`] where the
+    /// [`Unsupported`](crate::error::ErrorKind::Unsupported) where something would be lost ([`Adapter::can_export`] names all of it); [`Unmatched`](crate::error::ErrorKind::Unmatched) where the
     /// model's heads do not divide a module's rows.
     pub fn to_gguf(&self, model: &GgufModel, name: Option<&str>) -> Result<Vec<u8>> {
         if let Some(lost) = self.not_in_gguf(Some(model)).first() {
-            return Err(Error::Unsupported(format!("GGUF cannot hold all of this adapter: {lost}")));
+            return Err(Error::unsupported(format!("GGUF cannot hold all of this adapter: {lost}")));
         }
         // llama.cpp takes an alpha of 0 for a scale of 1.
         let alpha = if self.config.alpha() == 0.0 { 1.0 } else { self.config.alpha() } as f32;
@@ -584,8 +584,8 @@ impl Adapter {
     /// put back for `llama`.
     ///
     /// # Errors
-    /// [`Error::File`] for bytes that are no such file; [`Error::Unsupported`] for tensors whose names or types are not known here;
-    /// [`Error::Unmatched`] where the heads are needed and missing or wrong.
+    /// [`File`](crate::error::ErrorKind::File) for bytes that are no such file; [`Unsupported`](crate::error::ErrorKind::Unsupported) for tensors whose names or types are not known here;
+    /// [`Unmatched`](crate::error::ErrorKind::Unmatched) where the heads are needed and missing or wrong.
     pub fn from_gguf(bytes: &[u8], model: Option<&GgufModel>) -> Result<Adapter> {
         let file = "the GGUF adapter";
         let header = GgufHeader::parse(file, bytes, bytes.len() as u64)?;
@@ -598,7 +598,7 @@ impl Adapter {
         let architecture = word("general.architecture");
         if let Some(model) = model.filter(|model| model.architecture != architecture) {
             let text = format!("the adapter is for {architecture}, the model is {}", model.architecture);
-            return Err(Error::Unmatched(text));
+            return Err(Error::unmatched(text));
         }
         let alpha = header.get("adapter.lora.alpha").and_then(Value::as_f64).unwrap_or(0.0);
         let mut modules: Vec<AdapterModule> = Vec::new();
@@ -608,10 +608,10 @@ impl Adapter {
                 if partner.is_some_and(|partner| header.find(&partner).is_some()) {
                     continue;
                 }
-                return Err(Error::Unsupported(format!("{}: expected pairs of lora_a and lora_b only", tensor.name)));
+                return Err(Error::unsupported(format!("{}: expected pairs of lora_a and lora_b only", tensor.name)));
             };
             let name = from_gguf_name(base)
-                .ok_or_else(|| Error::Unsupported(format!("{}: no module of that name is known here", tensor.name)))?;
+                .ok_or_else(|| Error::unsupported(format!("{}: no module of that name is known here", tensor.name)))?;
             let partner = header.find(&format!("{base}.weight.lora_b"));
             let partner = partner.ok_or_else(|| Error::file(&tensor.name, "has no lora_b beside it"))?;
             let read = |t: &GgufTensor| {
@@ -633,7 +633,7 @@ impl Adapter {
                 if model.is_none() {
                     let text =
                         format!("{name}: rows of q and k are permuted by heads; expected the model's config.json");
-                    return Err(Error::Unmatched(text));
+                    return Err(Error::unmatched(text));
                 }
                 check_heads(name, module.out_features(), heads)?;
                 permute(&mut module.b, module.rank, heads, true);

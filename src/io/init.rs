@@ -50,8 +50,8 @@ impl Normal {
 /// at the values. The same seed gives the same numbers.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for ranks beyond the weight's widths and odd ones where pairs are needed; [`Error::Shape`];
-/// [`Error::Unsupported`] for a start that needs data which is not here.
+/// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for ranks beyond the weight's widths and odd ones where pairs are needed; [`Shape`](crate::error::ErrorKind::Shape);
+/// [`Unsupported`](crate::error::ErrorKind::Unsupported) for a start that needs data which is not here.
 pub fn initialize(
     init: &InitLoraWeights,
     weight: &[f32],
@@ -92,7 +92,7 @@ pub fn initialize(
             let b = tenth(normal.matrix(out_features, rank / 2).times(&half(1)));
             Ok(Start { a, b, weight: None })
         }
-        InitLoraWeights::Other(name) => Err(Error::Unsupported(format!(
+        InitLoraWeights::Other(name) => Err(Error::unsupported(format!(
             "init_lora_weights {name:?} needs more than the base's weights; expected true, false, \"gaussian\", \"pissa\", \
              \"pissa_niter_N\", \"olora\" or \"orthogonal\""
         ))),
@@ -162,11 +162,11 @@ impl AdapterModule {
     /// Where the adapter began: what [`initialize`] makes of this base weight `[out_features, in_features]`.
     ///
     /// # Errors
-    /// Those of [`initialize`]; [`Error::Unsupported`] for embeddings, which PEFT does not start so.
+    /// Those of [`initialize`]; [`Unsupported`](crate::error::ErrorKind::Unsupported) for embeddings, which PEFT does not start so.
     pub fn start(&self, init: &InitLoraWeights, weight: &[f32]) -> Result<Start> {
         if self.kind == AdapterKind::Embedding {
             let text = format!("{}: an embedding's adapter that starts from a decomposition of its base", self.name);
-            return Err(Error::Unsupported(text));
+            return Err(Error::unsupported(text));
         }
         initialize(init, weight, self.out_features(), self.in_features(), self.rank, self.scaling, 0)
     }
@@ -178,7 +178,7 @@ impl Adapter {
     /// weight `[out_features, in_features]`.
     ///
     /// # Errors
-    /// Those of `weight` and of [`initialize`]; [`Error::Unsupported`] for DoRA on such a base, which no plain adapter does.
+    /// Those of `weight` and of [`initialize`]; [`Unsupported`](crate::error::ErrorKind::Unsupported) for DoRA on such a base, which no plain adapter does.
     pub fn to_plain(&self, weight: &mut dyn FnMut(&str) -> Result<Vec<f32>>) -> Result<Adapter> {
         if !self.config.init_lora_weights().changes_base() {
             return Ok(self.clone());
@@ -195,7 +195,7 @@ impl Adapter {
                 "{}: DoRA on a base that PiSSA or OLoRA changed has no plain adapter that does the same",
                 m.name
             );
-            return Err(Error::Unsupported(text));
+            return Err(Error::unsupported(text));
         }
         let start = m.start(&self.config.init_lora_weights(), weight)?;
         let mut plain = m.clone();

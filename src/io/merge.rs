@@ -77,7 +77,7 @@ impl Adapter {
     /// adapter leaves alone. Its type's rounding happens once.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a quantised tensor; [`Error::Shape`] for one of another shape than the adapter's; [`Error::File`]
+    /// [`Unsupported`](crate::error::ErrorKind::Unsupported) for a quantised tensor; [`Shape`](crate::error::ErrorKind::Shape) for one of another shape than the adapter's; [`File`](crate::error::ErrorKind::File)
     /// where what comes out is not finite; those of [`super::initialize`] where the adapter starts from a decomposition.
     pub fn merge_tensor(&self, tensor: &TensorInfo, data: &[u8]) -> Result<Option<Vec<u8>>> {
         let name = &tensor.name;
@@ -92,7 +92,7 @@ impl Adapter {
             return Err(Error::shape(&format!("`{}`", other.name), expected, got));
         }
         if !matches!(tensor.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64) {
-            return Err(Error::Unsupported(format!(
+            return Err(Error::unsupported(format!(
                 "{name} is quantised ({}); expected F32, F16 or BF16: merge into a copy of the model that is not quantised",
                 tensor.dtype.name()
             )));
@@ -113,7 +113,7 @@ impl Adapter {
                 return Err(Error::shape(&format!("`{}`", module.name), expected, got));
             }
             if module.kind == AdapterKind::Embedding && module.magnitude.is_some() {
-                return Err(Error::Unsupported(format!("{}: DoRA of an embedding is not merged", module.name)));
+                return Err(Error::unsupported(format!("{}: DoRA of an embedding is not merged", module.name)));
             }
             module.merge_into(&mut values, turned, &self.config.init_lora_weights())?;
         }
@@ -136,11 +136,11 @@ impl Adapter {
     /// A model's whole file with the adapter in it; header and all other bytes stay as they are.
     ///
     /// # Errors
-    /// Those of [`Adapter::merge_tensor`]; [`Error::Unmatched`] where the file lacks a tensor that the adapter changes.
+    /// Those of [`Adapter::merge_tensor`]; [`Unmatched`](crate::error::ErrorKind::Unmatched) where the file lacks a tensor that the adapter changes.
     pub fn merge(&self, model: &[u8]) -> Result<Vec<u8>> {
         let file = SafetensorsFile::parse("the model", model)?;
         if let Some(lacking) = self.merged_tensors().iter().find(|name| file.header.find(name).is_none()) {
-            return Err(Error::Unmatched(format!("the model has no tensor {lacking}, which the adapter changes")));
+            return Err(Error::unmatched(format!("the model has no tensor {lacking}, which the adapter changes")));
         }
         let mut out = model.to_vec();
         for tensor in &file.header.tensors {

@@ -105,7 +105,7 @@ impl Parser<'_> {
     }
 
     fn refuse(&self, what: &str) -> Error {
-        Error::Unsupported(format!(
+        Error::unsupported(format!(
             "the pattern `{}` has {what}, which module patterns cannot have here; expected one without, or a list of names",
             self.text
         ))

@@ -103,12 +103,12 @@ impl Header {
     /// known, `u64::MAX` where it is not.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] where more of a file that has more is needed, saying how much; [`Error::File`] for everything
+    /// [`Incomplete`](crate::error::ErrorKind::Incomplete) where more of a file that has more is needed, saying how much; [`File`](crate::error::ErrorKind::File) for everything
     /// that is not a header: lengths beyond the file, tensors that overlap, leave holes or are longer than their shape, equal
     /// keys, unknown types. Memory grows with the bytes given, not with the numbers in them.
     pub fn parse(file: &str, bytes: &[u8], file_len: u64) -> Result<Header> {
         let more = |needed: u64| match needed <= file_len && (bytes.len() as u64) < file_len {
-            true => Err(Error::Incomplete { name: file.into(), needed }),
+            true => Err(Error::incomplete(file, needed)),
             false => Err(Error::file(file, format!("is cut off: its header ends at byte {needed}"))),
         };
         let Some((length, rest)) = bytes.split_first_chunk::<8>() else { return more(8) };
@@ -237,7 +237,7 @@ impl<'a> SafetensorsFile<'a> {
 /// Elements as f32: f32, f16 and bf16 exactly, f64 rounded to the nearest. `name` is named in errors.
 ///
 /// # Errors
-/// [`Error::File`] for other types.
+/// [`File`](crate::error::ErrorKind::File) for other types.
 pub fn to_f32(name: &str, dtype: Dtype, bytes: &[u8]) -> Result<Vec<f32>> {
     Ok(match dtype {
         F32 => bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
@@ -254,7 +254,7 @@ pub fn to_f32(name: &str, dtype: Dtype, bytes: &[u8]) -> Result<Vec<f32>> {
 /// The bytes of `values` as one of the types that [`to_f32`] reads, rounded to the nearest, ties to even.
 ///
 /// # Errors
-/// [`Error::File`] for other types.
+/// [`File`](crate::error::ErrorKind::File) for other types.
 pub fn from_f32(name: &str, dtype: Dtype, values: &mut dyn Iterator<Item = f64>) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     match dtype {

@@ -125,7 +125,7 @@ impl Adapter {
     /// Changes the factor of its scaling, for what is recorded from now on.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the scaling would not be finite.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where the scaling would not be finite.
     pub fn set_scale(&self, scale: f32) -> Result<()> {
         if !(self.own_scaling * scale).is_finite() {
             return Err(Error::argument("scale", "a finite number", show_number(scale.into())));

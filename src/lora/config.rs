@@ -54,7 +54,7 @@ impl LoraConfig {
     /// `alpha/rank`, with rsLoRA `alpha/√rank`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for rank 0 and an alpha that is not finite, or too large for f32.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for rank 0 and an alpha that is not finite, or too large for f32.
     pub fn scaling(&self) -> Result<f32> {
         if self.rank == 0 {
             return Err(Error::argument("rank", "at least 1", "0"));

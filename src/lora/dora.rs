@@ -60,7 +60,7 @@ impl Dora {
         output: &Tensor,
     ) -> Result<()> {
         let squares = squares.borrow();
-        let squares = squares.as_ref().ok_or_else(|| Error::Disposed("the layer".into()))?;
+        let squares = squares.as_ref().ok_or_else(|| Error::disposed("the layer".into()))?;
         self.norm.record(rec, base, squares, adapter)?;
         if let Some(dropped) = dropped {
             base.forward_without_bias(rec, dropped, &self.u)?;
@@ -102,7 +102,7 @@ pub(super) fn row_norm(
     adapter: &Adapter,
 ) -> Result<Tensor> {
     let squares = squares.borrow();
-    let squares = squares.as_ref().ok_or_else(|| Error::Disposed("the layer".into()))?;
+    let squares = squares.as_ref().ok_or_else(|| Error::disposed("the layer".into()))?;
     let norm = RowNorm::new(rec.gpu(), adapter.weight().rank(), base.out_features())?;
     norm.record(rec, base, squares, adapter)?;
     Ok(norm.norm)

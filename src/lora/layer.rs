@@ -155,7 +155,7 @@ impl LoraLinear {
     /// Puts a new adapter on `base`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for what [`LoraConfig::check`] refuses, [`Error::Limit`] where it does not fit.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for what [`LoraConfig::check`] refuses, [`Limit`](crate::error::ErrorKind::Limit) where it does not fit.
     pub fn new(gpu: &Gpu, name: Option<&str>, base: FrozenLinear, config: &LoraConfig) -> Result<LoraLinear> {
         base.expect_gpu(gpu)?;
         let layer = LoraLinear {
@@ -178,7 +178,7 @@ impl LoraLinear {
     /// Adds an adapter that is not active yet.
     ///
     /// # Errors
-    /// As [`LoraLinear::new`], and [`Error::InvalidArgument`] for a name that is taken.
+    /// As [`LoraLinear::new`], and [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a name that is taken.
     pub fn add_adapter(&self, name: &str, config: &LoraConfig) -> Result<Rc<Adapter>> {
         self.refuse_merged()?;
         if self.adapter(name).is_ok() {
@@ -198,7 +198,7 @@ impl LoraLinear {
     /// Takes an adapter away and frees its memory.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a name that no adapter has, the only adapter, or one that an optimiser updates.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a name that no adapter has, the only adapter, or one that an optimiser updates.
     pub fn remove_adapter(&self, name: &str) -> Result<()> {
         let adapter = self.adapter(name)?;
         self.refuse_merged()?;
@@ -218,7 +218,7 @@ impl LoraLinear {
     /// them leaves the base alone.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a name that no adapter has, or DoRA beside another adapter.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a name that no adapter has, or DoRA beside another adapter.
     pub fn set_active(&self, names: &[&str]) -> Result<()> {
         let chosen = names.iter().map(|name| self.adapter(name)).collect::<Result<Vec<_>>>()?;
         if let Some(dora) = chosen.iter().find(|a| a.magnitude().is_some())
@@ -241,7 +241,7 @@ impl LoraLinear {
     /// The adapter of this name.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where there is none.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where there is none.
     pub fn adapter(&self, name: &str) -> Result<Rc<Adapter>> {
         let all = self.adapters.borrow();
         all.iter().find(|(adapter, _)| adapter.name() == name).map(|(adapter, _)| adapter.clone()).ok_or_else(|| {
@@ -341,7 +341,7 @@ impl LoraLinear {
     /// Not for training: a backward pass after it is refused.
     ///
     /// # Errors
-    /// [`Error::Shape`] where there are not as many names as rows, [`Error::InvalidArgument`] for a name that no adapter
+    /// [`Shape`](crate::error::ErrorKind::Shape) where there are not as many names as rows, [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a name that no adapter
     /// has, or one with DoRA.
     pub fn forward_rows(&self, rec: &Recording, x: &Tensor, adapters: &[Option<&str>]) -> Result<Tensor> {
         let [tokens, _] = x.matrix("x")?;

@@ -25,7 +25,7 @@ impl LoraLinear {
     /// restores every bit; without it, within rounding.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the base is not in f32, adapters are merged already, none is active, an optimiser updates
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where the base is not in f32, adapters are merged already, none is active, an optimiser updates
     /// one of them, or an adapter has a bias and the base none.
     pub fn merge(&self, keep_original: bool) -> Result<Submission> {
         let active = self.active();
@@ -70,7 +70,7 @@ impl LoraLinear {
     /// Takes merged adapters out of the weight again.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where none is merged.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where none is merged.
     pub fn unmerge(&self) -> Result<Submission> {
         if !self.is_merged() {
             return Err(Error::argument("adapters", "merged ones", "none"));

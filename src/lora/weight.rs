@@ -26,7 +26,7 @@ impl LoraWeight {
     /// `A` by the configuration's seed, `B` zero.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] as [`LoraConfig::check`]; [`Error::Limit`] where the rank is more than fits.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) as [`LoraConfig::check`]; [`Limit`](crate::error::ErrorKind::Limit) where the rank is more than fits.
     pub fn new(gpu: &Gpu, in_features: usize, out_features: usize, config: &LoraConfig) -> Result<LoraWeight> {
         config.check()?;
         let [a, b] = pair(gpu, "lora", ["lora_A", "lora_B"], in_features, out_features, config.rank)?;

@@ -33,7 +33,7 @@ impl CausalLM {
     /// Puts a new adapter on the modules that a configuration targets: B zero, A by `seed`.
     ///
     /// # Errors
-    /// [`Error::Unmatched`] where none is targeted; [`Error::Unsupported`] for what of the configuration is not done on
+    /// [`Unmatched`](crate::error::ErrorKind::Unmatched) where none is targeted; [`Unsupported`](crate::error::ErrorKind::Unsupported) for what of the configuration is not done on
     /// models, naming field or module; as [`CausalLM::add_lora`]. Nothing is added then.
     pub fn new_adapter(&self, config: &AdapterConfig, seed: u64) -> Result<Vec<Rc<LoraLinear>>> {
         let modules = self.modules();
@@ -54,7 +54,7 @@ impl CausalLM {
         check(&adapter.config)?;
         adapter.report(&self.modules(), true)?;
         if let Some(other) = adapter.others.first() {
-            return Err(Error::Unsupported(format!("an adapter that replaces the model's own `{}`", other.name)));
+            return Err(Error::unsupported(format!("an adapter that replaces the model's own `{}`", other.name)));
         }
         let chosen: Vec<_> = adapter
             .modules
@@ -141,7 +141,7 @@ impl CausalLM {
 
 /// What of a configuration is not done.
 fn check(config: &AdapterConfig) -> Result<()> {
-    let refuse = |what: String| Err(Error::Unsupported(format!("adapter_config.json: {what}")));
+    let refuse = |what: String| Err(Error::unsupported(format!("adapter_config.json: {what}")));
     if let Some(what) = config.unsupported() {
         return refuse(what.into());
     }
@@ -171,7 +171,7 @@ fn options(config: &AdapterConfig, rank: usize, alpha: f64) -> LoraConfig {
 pub(super) fn no_linear(model: &CausalLM, name: &str) -> Error {
     let known = model.modules().iter().any(|module| module.name == name);
     match known {
-        true => Error::Unsupported(format!("an adapter on `{name}`; the layers' linear modules have them")),
+        true => Error::unsupported(format!("an adapter on `{name}`; the layers' linear modules have them")),
         false => Error::argument("module", "the name of a linear layer of the model", name),
     }
 }

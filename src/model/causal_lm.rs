@@ -46,7 +46,7 @@ impl CausalLM {
     /// A model of zeros, whose [`parameters`](CausalLM::parameters) are to be filled.
     ///
     /// # Errors
-    /// [`Error::Limit`] naming the tensor that the device cannot hold.
+    /// [`Limit`](crate::error::ErrorKind::Limit) naming the tensor that the device cannot hold.
     pub fn new(gpu: &Gpu, config: ModelConfig) -> Result<CausalLM> {
         let c = &config;
         let norm = |features: usize| Norm::new(gpu, &vec![0.0; features], None, false, c.rms_norm_eps);
@@ -140,7 +140,7 @@ impl CausalLM {
     /// Puts a new adapter on the linear layer of this name, or adds it to those that are there.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where there is no such layer or it has adapters already, and as [`LoraLinear::new`].
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where there is no such layer or it has adapters already, and as [`LoraLinear::new`].
     pub fn add_lora(&self, name: &str, config: &LoraConfig) -> Result<Rc<LoraLinear>> {
         let linear = self.linears().into_iter().find(|linear| linear.name == name);
         let linear = linear.ok_or_else(|| no_linear(self, name))?;
@@ -189,7 +189,7 @@ impl CausalLM {
     /// Tables for at least this many positions.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more than the model has.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for more than the model has.
     pub(crate) fn tables(&self, positions: usize) -> Result<RopeTables> {
         let most = self.config.max_positions;
         if positions > most {

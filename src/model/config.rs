@@ -150,7 +150,7 @@ impl<'a> Fields<'a> {
     /// A refusal of a field's value.
     fn refuse<T>(&self, key: &str, works: &str) -> Result<T> {
         let value = self.get(key).unwrap_or("null");
-        Err(Error::Unsupported(format!("{FILE}: `{key}`: {value} is not supported; {works}")))
+        Err(Error::unsupported(format!("{FILE}: `{key}`: {value} is not supported; {works}")))
     }
 }
 
@@ -182,7 +182,7 @@ impl ModelConfig {
     /// Reads a `config.json` of Hugging Face's, rope settings in the form of transformers 4 or 5.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] naming the field and value that this package does not do; [`Error::File`] for what is no JSON
+    /// [`Unsupported`](crate::error::ErrorKind::Unsupported) naming the field and value that this package does not do; [`File`](crate::error::ErrorKind::File) for what is no JSON
     /// object, lacks a field or contradicts itself.
     pub fn parse(bytes: &[u8]) -> Result<ModelConfig> {
         let fields = Fields::read(bytes)?;
@@ -343,7 +343,7 @@ fn rope(fields: &Fields, default_theta: f64) -> Result<(f64, RopeScaling)> {
         _ => {
             let key = format!("{key}.rope_type");
             let works = "default, linear, dynamic and llama3 are";
-            return Err(Error::Unsupported(format!("{FILE}: `{key}`: {kind} is not supported; {works}")));
+            return Err(Error::unsupported(format!("{FILE}: `{key}`: {kind} is not supported; {works}")));
         }
     };
     Ok((theta, scaling))

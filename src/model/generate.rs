@@ -51,8 +51,8 @@ impl CausalLM {
     /// Begins a text after `prompt`, of at most `max_tokens` more tokens.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an empty prompt, an id outside the vocabulary, more tokens than the model has positions,
-    /// or a setting out of its range; [`Error::Limit`] where the cache does not fit.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for an empty prompt, an id outside the vocabulary, more tokens than the model has positions,
+    /// or a setting out of its range; [`Limit`](crate::error::ErrorKind::Limit) where the cache does not fit.
     pub fn generate(self: &Rc<Self>, prompt: &[i32], max_tokens: usize, sampling: &Sampling) -> Result<Generation> {
         sampling.check()?;
         let (gpu, config) = (self.gpu(), self.config());
@@ -127,7 +127,7 @@ impl Generation {
     /// The next token; None when there have been as many as were wanted.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the model's logits are not finite; [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where the model's logits are not finite; [`OutOfMemory`](crate::error::ErrorKind::OutOfMemory), [`DeviceLost`](crate::error::ErrorKind::DeviceLost).
     pub async fn next(&self) -> Result<Option<i32>> {
         let given = self.given.get();
         if self.prompt.len() + given >= self.capacity {

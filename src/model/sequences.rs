@@ -109,7 +109,7 @@ impl CausalLM {
     /// Tensors for batches of `batch` sequences of `tokens` tokens, for the adapters that are there now.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more tokens than the model has positions, [`Error::Limit`] for what does not fit.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for more tokens than the model has positions, [`Limit`](crate::error::ErrorKind::Limit) for what does not fit.
     pub fn sequences(&self, batch: usize, tokens: usize, options: SequencesOptions) -> Result<Sequences> {
         let (gpu, config) = (self.gpu(), self.config());
         let tables = self.tables(tokens)?;
@@ -169,7 +169,7 @@ impl Sequences {
     /// Writes a batch, before whatever is submitted next.
     ///
     /// # Errors
-    /// [`Error::Shape`] where a length differs, [`Error::InvalidArgument`] for an id or label outside the vocabulary or a
+    /// [`Shape`](crate::error::ErrorKind::Shape) where a length differs, [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for an id or label outside the vocabulary or a
     /// position that the model has not; nothing is written.
     pub fn load(&self, model: &CausalLM, input: &Input) -> Result<()> {
         let rows = self.rows();

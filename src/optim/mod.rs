@@ -86,8 +86,8 @@ impl Optimizer {
     /// Moves the active adapters and gradients of `layers` into arenas of their own and makes zero moments.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a learning rate or hyper-parameter out of range, no layers, a layer given twice or
-    /// owned by another live optimiser; [`Error::ForeignTensor`] for a layer of another [`Gpu`].
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a learning rate or hyper-parameter out of range, no layers, a layer given twice or
+    /// owned by another live optimiser; [`ForeignTensor`](crate::error::ErrorKind::ForeignTensor) for a layer of another [`Gpu`].
     pub fn new(gpu: &Gpu, layers: &[&LoraLinear], options: OptimizerOptions) -> Result<Optimizer> {
         check(&options)?;
         if layers.is_empty() {
@@ -186,7 +186,7 @@ impl Optimizer {
                 (OptimizerKind::Sgd(sgd), None) => {
                     sgd::record(rec, &self.grad, &self.state, &self.param, sgd.weight_decay as f32, group)
                 }
-                (OptimizerKind::AdamW(_), None) => Err(Error::Disposed("optimizer".into())),
+                (OptimizerKind::AdamW(_), None) => Err(Error::disposed("optimizer".into())),
             }
         })
     }

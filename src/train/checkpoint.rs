@@ -44,7 +44,7 @@ impl Trainer {
     /// and a note of the caller's. The same state gives the same bytes.
     ///
     /// # Errors
-    /// Through the future, as reading a tensor; [`Error::Validation`] where the GPU refused one of these steps.
+    /// Through the future, as reading a tensor; [`Validation`](crate::error::ErrorKind::Validation) where the GPU refused one of these steps.
     pub fn save_state(&self, position: Position, note: &str) -> impl Future<Output = Result<Vec<u8>>> + use<> {
         self.saved().save(self.attempts(), position, note)
     }
@@ -53,7 +53,7 @@ impl Trainer {
     /// caller's to know.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] for bytes that are no checkpoint, a damaged one, or one of other layers, loss or optimiser;
+    /// [`Checkpoint`](crate::error::ErrorKind::Checkpoint) for bytes that are no checkpoint, a damaged one, or one of other layers, loss or optimiser;
     /// nothing changes.
     pub fn load_state(&self, bytes: &[u8]) -> Result<Resumed> {
         let (resumed, attempts) = self.saved().load(bytes)?;
@@ -121,7 +121,7 @@ impl Saved<'_> {
             for (name, shape, values) in parts {
                 let values = values.await?;
                 if name == "state" && values[ATTEMPTS].to_bits() != attempts as u32 {
-                    return Err(Error::Validation("a step before this checkpoint".into()));
+                    return Err(Error::validation("a step before this checkpoint".into()));
                 }
                 data.push((name, shape, bytemuck::pod_collect_to_vec::<f32, u8>(&values)));
             }
@@ -143,17 +143,17 @@ impl Saved<'_> {
         let entry = |key: &str| metadata.iter().find(|(k, _)| k == key).map_or("nothing", |(_, value)| value.as_str());
         let same = |key: &str, own: &str| match entry(key) {
             found if found == own => Ok(()),
-            found => Err(Error::Checkpoint(format!("{key}: expected {own}, got {found}"))),
+            found => Err(Error::checkpoint(format!("{key}: expected {own}, got {found}"))),
         };
         same("format", FORMAT)?;
         if checksum_place(bytes).is_none_or(|at| entry("checksum") != checksum(bytes, at)) {
             let got = entry("checksum");
-            return Err(Error::Checkpoint(format!("its checksum says {got}, which its bytes do not: it is damaged")));
+            return Err(Error::checkpoint(format!("its checksum says {got}, which its bytes do not: it is damaged")));
         }
         self.description().iter().try_for_each(|(key, own)| same(key, own))?;
         let number = |key: &str| {
             let text = entry(key);
-            text.parse::<u64>().map_err(|_| Error::Checkpoint(format!("{key}: expected a number, got {text}")))
+            text.parse::<u64>().map_err(|_| Error::checkpoint(format!("{key}: expected a number, got {text}")))
         };
         let position = Position { epoch: number("epoch")?, batch: number("batch")? };
         let attempts = number("attempts")?;
@@ -162,12 +162,12 @@ impl Saved<'_> {
             let info = file.header.find(name).ok_or_else(foreign)?;
             if info.dtype != Dtype::F32 || info.shape != tensor.shape() {
                 let (expected, got) = (crate::gpu::show(tensor.shape()), crate::gpu::show(&info.shape));
-                return Err(Error::Checkpoint(format!("{name}: expected float32 {expected}, got {got}")));
+                return Err(Error::checkpoint(format!("{name}: expected float32 {expected}, got {got}")));
             }
             let values = bytemuck::pod_collect_to_vec::<u8, f32>(file.data(info));
             if name == "state" && values[ATTEMPTS].to_bits() != attempts as u32 {
                 let counted = values[ATTEMPTS].to_bits();
-                return Err(Error::Checkpoint(format!("attempts: expected the state's {counted}, got {attempts}")));
+                return Err(Error::checkpoint(format!("attempts: expected the state's {counted}, got {attempts}")));
             }
             loaded.push((tensor, values));
         }
@@ -238,5 +238,5 @@ fn crc32(before: u32, bytes: &[u8]) -> u32 {
 }
 
 fn foreign() -> Error {
-    Error::Checkpoint("expected a whole safetensors file, got other bytes".into())
+    Error::checkpoint("expected a whole safetensors file, got other bytes".into())
 }

@@ -103,7 +103,7 @@ impl LanguageTrainer {
     ///
     /// # Errors
     /// Through the future: as [`Sequences::load`] and [`CausalLM::sequences`] before anything is submitted;
-    /// [`Error::InvalidArgument`] without a micro-batch; what the GPU refused, which updates nothing.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) without a micro-batch; what the GPU refused, which updates nothing.
     pub fn step<'a>(&'a self, batches: &[TokenBatch]) -> impl Future<Output = Result<()>> + use<'a> {
         let submitted = self.start_step(batches);
         async move {

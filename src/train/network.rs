@@ -43,7 +43,7 @@ pub(crate) struct Activations {
 
 impl Network {
     /// # Errors
-    /// [`Error::Shape`] where a module does not take what the one before it gives, [`Error::InvalidArgument`] without a
+    /// [`Shape`](crate::error::ErrorKind::Shape) where a module does not take what the one before it gives, [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) without a
     /// linear layer.
     pub fn new(modules: Vec<Module>) -> Result<Network> {
         let trained = modules.iter().any(trains);

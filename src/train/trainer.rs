@@ -191,8 +191,8 @@ impl Trainer {
     /// when the future is awaited and the GPU has accepted them all.
     ///
     /// # Errors
-    /// Through the future: [`Error::Shape`] where a length differs, before anything is submitted;
-    /// [`Error::InvalidArgument`] for a label out of range or no micro-batch; what the GPU refused, which updates nothing.
+    /// Through the future: [`Shape`](crate::error::ErrorKind::Shape) where a length differs, before anything is submitted;
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a label out of range or no micro-batch; what the GPU refused, which updates nothing.
     pub fn step<'a>(&'a self, batches: &[Batch]) -> impl Future<Output = Result<()>> + use<'a> {
         let (submitted, several) = (self.start_step(batches), batches.len() > 1);
         async move {

@@ -35,7 +35,7 @@ impl RawTensor {
     /// The `GPUBuffer`.
     pub fn buffer(&self) -> Result<JsValue> {
         let (buffer, _) = self.0.buffer()?;
-        let buffer = buffer.as_webgpu().ok_or_else(|| Error::Validation("this device is not a WebGPU one".into()))?;
+        let buffer = buffer.as_webgpu().ok_or_else(|| Error::validation("this device is not a WebGPU one".into()))?;
         Ok(AsRef::<JsValue>::as_ref(buffer).clone())
     }
 

@@ -65,7 +65,7 @@ impl RawFrozen {
     fn loading<T>(&self, work: impl FnOnce(&mut FrozenLoader) -> crate::Result<T>) -> Result<T> {
         match self.loader.borrow_mut().as_mut() {
             Some(loader) => Ok(work(loader)?),
-            None if self.disposed.get() => Err(Error::Disposed("FrozenLinear".into()).into()),
+            None if self.disposed.get() => Err(Error::disposed("FrozenLinear".into()).into()),
             None => {
                 Err(Error::argument("FrozenLinear", "one whose weight is still on its way", "a finished one").into())
             }
@@ -75,7 +75,7 @@ impl RawFrozen {
     pub(super) fn linear(&self) -> crate::Result<FrozenLinear> {
         match self.linear.borrow().as_ref() {
             Some(linear) => Ok(linear.clone()),
-            None if self.disposed.get() => Err(Error::Disposed("FrozenLinear".into())),
+            None if self.disposed.get() => Err(Error::disposed("FrozenLinear".into())),
             None => Err(Error::argument("FrozenLinear", "one whose weight has come whole: finish()", "one without")),
         }
     }

@@ -134,13 +134,13 @@ fn write(tensor: &Tensor, data: &JsValue) -> Result<()> {
     let data: &JsArray = data.unchecked_ref();
     tensor.upload(dtype, data.length() as usize, |buffer, offset| {
         let (Some(queue), Some(buffer)) = (tensor.gpu().queue().as_webgpu(), buffer.as_webgpu()) else {
-            return Err(Error::Validation("this device is not a WebGPU one".into()).into());
+            return Err(Error::validation("this device is not a WebGPU one".into()).into());
         };
         let (queue, buffer): (&JsQueue, &JsValue) = (AsRef::<JsValue>::as_ref(queue).unchecked_ref(), buffer.as_ref());
         for start in (0..data.length()).step_by(PIECE as usize) {
             let piece = data.subarray(start, data.length().min(start + PIECE));
             let written = queue.write_buffer(buffer, offset as f64 + 4.0 * f64::from(start), &piece);
-            written.map_err(|_| Error::Validation(format!("tensor `{}`: the queue took no data", tensor.label())))?;
+            written.map_err(|_| Error::validation(format!("tensor `{}`: the queue took no data", tensor.label())))?;
         }
         Ok(())
     })?

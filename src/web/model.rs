@@ -7,24 +7,12 @@ use js_sys::{Array, Float32Array, Int32Array, Promise, Uint8Array};
 use wasm_bindgen::prelude::*;
 
 use super::{MapUnit, RawGpu, RawOptions, Result, promise, resumed};
-use crate::io::safetensors::{Dtype, Header, to_f32};
+use crate::io::safetensors::{Dtype, to_f32};
 use crate::io::{Adapter, AdapterConfig, NewConfig};
 use crate::{
     CausalLM, Error, Generation, Input, LanguageTrainer, LoraLinear, ModelConfig, Position, Sampling, SequencesOptions,
     TokenBatch,
 };
-
-/// `[name, dtype, shape, first byte, end]` of each tensor of a safetensors file of `file_len` bytes, from its first bytes.
-#[wasm_bindgen(js_name = safetensorsHeader)]
-pub fn safetensors_header(file: &str, bytes: &[u8], file_len: f64) -> Result<Array> {
-    let header = Header::parse(file, bytes, file_len as u64)?;
-    let entry = |tensor: &crate::io::safetensors::TensorInfo| {
-        let shape: Array = tensor.shape.iter().map(|d| JsValue::from(*d as f64)).collect();
-        let [start, end] = [tensor.range.start, tensor.range.end].map(|at| JsValue::from(at as f64));
-        Array::of5(&tensor.name.as_str().into(), &tensor.dtype.name().into(), &shape, &start, &end)
-    };
-    Ok(header.tensors.iter().map(entry).collect())
-}
 
 /// A language model, with the configuration of its adapter.
 #[wasm_bindgen]

@@ -14,7 +14,7 @@ import { serve } from "../../scripts/start.mjs";
 import { launch, onPage } from "../e2e/browser.mjs";
 
 const here = join(root, "tests/package"), tools = join(here, "tools/node_modules");
-const LARGEST = 250_000; // bytes of the tarball
+const LARGEST = 330_000; // bytes of the tarball; see `why` in scripts/budgets.json
 
 let browser, folder, packed, site;
 before(async () => {

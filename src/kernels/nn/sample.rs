@@ -55,7 +55,7 @@ impl Default for Sampling {
 
 impl Sampling {
     /// # Errors
-    /// [`Error::InvalidArgument`] naming the setting that is out of its range.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) naming the setting that is out of its range.
     pub fn check(&self) -> Result<()> {
         let wrong = |name, expected, value: f64| Err(Error::argument(name, expected, show_number(value)));
         if !(self.temperature >= 0.0 && (self.temperature as f32).is_finite()) {

@@ -54,9 +54,9 @@ const works = (url, options = {}) => onPage(browser, url, options, async (own) =
   assert.deepEqual(await own.evaluate(() => globalThis.done), RESULT);
 });
 
-test("the tarball holds exactly the classes, their types, the wasm, the licences and the README", () => {
+test("the tarball holds exactly the classes, their types, the wasm, the command, the licences and the README", () => {
   const classes = readdirSync(join(root, "js")).flatMap((name) => [".js", ".d.ts"].map((ending) => `dist/${name.replace(/\.ts$/, ending)}`));
-  const expected = ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "package.json", "dist/wasm/lora_webgpu.js", "dist/wasm/lora_webgpu_bg.wasm", ...classes];
+  const expected = ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "package.json", "bin/lora-webgpu.mjs", "dist/wasm/lora_webgpu.js", "dist/wasm/lora_webgpu_bg.wasm", ...classes];
   assert.deepEqual(packed.files.map(({ path }) => path).sort(), expected.sort());
   console.log(`# the tarball has ${packed.size} bytes of ${LARGEST}, ${packed.unpackedSize} unpacked`);
   assert.ok(packed.size <= LARGEST, `${packed.size} bytes`);

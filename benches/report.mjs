@@ -77,7 +77,7 @@ function native(given, torch) {
   const adapters = of("adapters").flatMap((row, i, all) => (row.over_base ? [[row.name, time(all[i - 1].us), time(row.us), `× ${row.over_base.toFixed(2)}`]] : []));
   const parts = [
     `## Kernels and steps on a ${ours.adapter}, natively`,
-    `Driver ${ours.driver}, ${ours.backend}; \`npm run bench:gpu\` with ${ours.options.filter((option) => !/json/.test(option)).length ? `the options ${ours.options.join(" ")}` : "no options"}; ${ours.timer}, medians of ${ours.repeats}. A copy moves ${thousands(Math.round(ours.copy_gb_s))} GB/s, read and written bytes both counted; the best float32 product does ${ours.product_tflop_s.toFixed(1)} TFLOP/s. The tables are written by \`node benches/report.mjs\` from [performance-gpu.json](performance-gpu.json).`,
+    `Driver ${ours.driver}, ${ours.backend}; \`npm run bench:gpu\` with ${ours.options.length ? `the options ${ours.options.join(" ")}` : "no options"}; ${ours.timer}, medians of ${ours.repeats}. A copy moves ${thousands(Math.round(ours.copy_gb_s))} GB/s, read and written bytes both counted; the best float32 product does ${ours.product_tflop_s.toFixed(1)} TFLOP/s. The tables are written by \`node benches/report.mjs\` from [performance-gpu.json](performance-gpu.json).`,
   ];
   const section = (title, words, head, rows) => rows.length && parts.push(`### ${title}`, ...(words ? [words] : []), table(head, rows));
   section("Products", "", ["product", "time", "TFLOP/s"], of("device").filter((row) => row.operations).map((row) => [row.name.replace("product ", ""), time(row.us), rate(row)]));
@@ -93,7 +93,12 @@ function native(given, torch) {
     ["kernel", ...shapes.flatMap((at) => [at, ""])], kernels.map((name) => [name, ...kernel(name)]));
   section("Steps", "", ["work", "time", "dispatches"], of("steps").map((row) => [row.name, time(row.us), row.dispatches]));
   section("Language models", "Random weights in the models' shapes, adapters of rank 8 on all linear layers.", ["work", "time", "tokens/s", "dispatches", "submits", "GPU memory"],
-    of("model").map((row) => [row.name, time(row.us), thousands(row.tokens_s), row.dispatches, row.submits, row.gpu_megabytes ? `${thousands(row.gpu_megabytes)} MiB` : ""]));
+    of("model").map((row) => [row.name, time(row.us), row.tokens_s ? thousands(row.tokens_s) : `${row.steps} steps`, row.dispatches ?? "", row.submits ?? "", row.gpu_megabytes ? `${thousands(row.gpu_megabytes)} MiB` : ""]));
+  for (const { name, kernels } of of("model").filter((row) => row.kernels && /all kept/.test(row.name))) {
+    const sum = kernels.reduce((all, [, us]) => all + us, 0);
+    section(`Where the time goes: ${name}`, "Kernels one after another, each between two timestamps.", ["kernel", "time", "dispatches", "share"],
+      kernels.slice(0, 12).map(([kernel, us, count]) => [kernel, time(us), count, percent(us / sum)]));
+  }
   return parts.join("\n\n");
 }
 

@@ -65,6 +65,10 @@ mod native {
             std::process::exit(2);
         }
         let after = |name: &str| arguments.iter().position(|a| a == name).and_then(|i| arguments.get(i + 1)).cloned();
+        let mut options = arguments.clone();
+        if let Some(at) = options.iter().position(|a| a == "--json") {
+            options.drain(at..(at + 2).min(options.len())); // where it is written is nobody else's matter
+        }
         let start = Instant::now();
         let given = |name: &str| arguments.iter().any(|a| a == name);
         let profile = given("--hardware").then_some(Profile::Hardware);
@@ -91,7 +95,7 @@ mod native {
         let driver = format!("{} {}", adapter.driver, adapter.driver_info);
         println!("{}, {driver}, {:?} ({:?})", adapter.name, adapter.backend, bench.gpu.profile());
         let (timer, repeats) = (bench.clock.name(), bench.clock.repeats());
-        println!("options: {}", if arguments.is_empty() { "none".into() } else { arguments.join(" ") });
+        println!("options: {}", if options.is_empty() { "none".into() } else { options.join(" ") });
         println!("{timer}, median of {repeats}; shares are of max(bytes / best copy, operations / best f32 product)");
         let save = || {
             let Some(path) = after("--json") else { return };
@@ -99,7 +103,7 @@ mod native {
                 "adapter": adapter.name,
                 "driver": driver,
                 "backend": format!("{:?}", adapter.backend),
-                "options": arguments,
+                "options": options,
                 "timer": timer,
                 "repeats": repeats,
                 "small": small,
@@ -166,6 +170,18 @@ mod native {
             self.rows.borrow_mut().push(row);
         }
 
+        /// The program goes on, and ends with an error.
+        pub fn fail(&self, sentence: &str) {
+            println!("✗ {sentence}");
+            self.failures.borrow_mut().push(sentence.to_string());
+        }
+
+        pub fn add_to_last_row(&self, key: &str, value: Value) {
+            if let Some(row) = self.rows.borrow_mut().last_mut() {
+                row[key] = value;
+            }
+        }
+
         fn next(&self) -> u64 {
             let mut seed = self.seed.get();
             seed ^= seed << 13;
@@ -217,8 +233,7 @@ mod native {
             read.destroy();
             let finite = values.iter().all(|v| v.is_finite());
             if !finite || values.iter().all(|v| *v == 0.0) {
-                println!("✗ {name}: the result is not finite, or all zeros");
-                self.failures.borrow_mut().push(name.to_string());
+                self.fail(&format!("{name}: the result is not finite, or all zeros"));
             }
         }
     }

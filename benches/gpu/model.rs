@@ -36,6 +36,9 @@ impl Bench {
                 let info = file.header.find(&parameter.name).unwrap_or_else(|| panic!("no {}", parameter.name));
                 parameter.tensor.write(&to_f32(&info.name, info.dtype, file.data(info)).unwrap()).unwrap();
             }
+            if !self.small {
+                self.overfit(&model);
+            }
             self.model("given model", &model, if self.small { (1, 32) } else { (8, 256) });
         }
         let shapes: &[(&str, &str, usize, usize)] = match self.small {
@@ -56,6 +59,49 @@ impl Bench {
         }
     }
 
+    /// Learns one batch of eight sequences of 16 random tokens by heart.
+    fn overfit(&self, model: &Rc<CausalLM>) {
+        const ENOUGH: f32 = 0.05;
+        let (batch, tokens) = (8, 16);
+        let vocabulary = model.config().vocab_size as f32;
+        let floats = self.random_floats(batch * tokens, 0.5);
+        let ids: Vec<i32> = floats.iter().map(|v| ((v + 0.5) * (vocabulary - 1.0)) as i32).collect();
+        let labels = shift_labels(tokens, &ids);
+        let input = Input { input_ids: &ids, labels: Some(&labels), ..Input::default() };
+        add_adapters(model);
+        let options = OptimizerOptions::new(OptimizerKind::AdamW(AdamW::default()), 3e-3);
+        let trainer = LanguageTrainer::new(model, options, SequencesOptions::default(), 0).unwrap();
+        let mut losses = Vec::new();
+        let start = std::time::Instant::now();
+        while losses.len() < 500 && losses.last().is_none_or(|loss| *loss >= ENOUGH) {
+            let from = trainer.attempts();
+            pollster::block_on(trainer.step(&[TokenBatch { batch, input }])).unwrap();
+            losses.push(pollster::block_on(trainer.records(from)).unwrap()[0].loss);
+        }
+        let time = start.elapsed().as_secs_f64();
+        let (first, last) = (losses[0], losses[losses.len() - 1]);
+        let more = json!({ "steps": losses.len(), "first_loss": first, "last_loss": last });
+        let name = format!("given model, {batch} × {tokens} tokens to a loss below {ENOUGH}");
+        self.row(&name, Time::of(vec![time]), Counted::default(), more);
+        if last.is_nan() || last >= ENOUGH {
+            self.fail(&format!("{name}: {last} after {} steps", losses.len()));
+        }
+        trainer.destroy();
+        model.loras().iter().for_each(|lora| model.remove_lora(lora));
+    }
+
+    /// Where the time of the last row goes, by kernel.
+    fn shares(&self, kernels: &[(&str, f64, usize)]) {
+        let sum: f64 = kernels.iter().map(|(_, seconds, _)| seconds).sum();
+        for (kernel, seconds, count) in kernels.iter().take(12) {
+            let share = 100.0 * seconds / sum;
+            println!("    {kernel:<54}{:>12.2}{:>18} × {share:>8.1} %", seconds * 1e6, count);
+        }
+        let rows =
+            kernels.iter().map(|(kernel, seconds, count)| json!([kernel, (seconds * 1e8).round() / 100.0, count]));
+        self.add_to_last_row("kernels", rows.collect());
+    }
+
     fn empty_model(&self, config: &[u8]) -> Rc<CausalLM> {
         let config = ModelConfig::parse(config).unwrap_or_else(|e| panic!("{e}"));
         Rc::new(CausalLM::new(&self.gpu, config).unwrap_or_else(|e| panic!("{e}")))
@@ -66,10 +112,7 @@ impl Bench {
         let config = model.config();
         let vocabulary = config.vocab_size as u64;
         let ids: Vec<i32> = (0..batch * tokens).map(|i| ((i as u64 * 7919) % vocabulary) as i32).collect();
-        let names: Vec<String> = model.linears().iter().map(|linear| linear.name().to_string()).collect();
-        for name in &names {
-            model.add_lora(name, &LoraConfig::new(RANK, 16.0)).unwrap();
-        }
+        add_adapters(model);
         let labels = shift_labels(tokens, &ids);
         let input = Input { input_ids: &ids, labels: Some(&labels), ..Input::default() };
         let modules = model.modules();
@@ -96,6 +139,8 @@ impl Bench {
             assert!(losses.iter().all(|loss| loss.is_finite()), "{losses:?}");
             // Forward, and the gradient of what goes into each layer; checkpointing's second forward is not counted.
             let counted = Counted { bytes: 0.0, operations: 4.0 * rows * linears };
+            self.clock.wake(0.8);
+            let kernels = self.gpu.kernel_times(step);
             let more = json!({
                 "tokens_s": (rows / wall.median).round(),
                 "gpu_us": (gpu.median * 1e6).round(),
@@ -107,6 +152,7 @@ impl Bench {
             });
             let kept = if checkpointing { "checkpointing" } else { "all kept" };
             self.row(&format!("{name}, training {batch} × {tokens}, {kept}"), wall, counted, more);
+            self.shares(&kernels);
             trainer.destroy();
         }
         for adapters in [false, true] {
@@ -137,5 +183,13 @@ impl Bench {
             generation.destroy();
         }
         model.destroy();
+    }
+}
+
+/// On all linear layers.
+fn add_adapters(model: &CausalLM) {
+    let names: Vec<String> = model.linears().iter().map(|linear| linear.name().to_string()).collect();
+    for name in &names {
+        model.add_lora(name, &LoraConfig::new(RANK, 16.0)).unwrap();
     }
 }

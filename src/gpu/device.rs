@@ -94,6 +94,9 @@ pub(crate) struct Inner {
     pub allocated: RefCell<Vec<Weak<Storage>>>,
     pub memory: Cell<Memory>,
     pub stats: Cell<Stats>,
+    /// While dispatches are timed.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub profiler: RefCell<Option<super::profile::Profiler>>,
     profile: Profile,
     /// False when the device is the page's own, which we must not destroy.
     owned: bool,
@@ -219,6 +222,8 @@ impl Gpu {
             allocated: RefCell::default(),
             memory: Cell::default(),
             stats: Cell::default(),
+            #[cfg(not(target_arch = "wasm32"))]
+            profiler: RefCell::default(),
             profile,
             owned,
             disposed: Cell::new(false),

@@ -2,6 +2,8 @@
 
 mod device;
 mod pipeline;
+#[cfg(not(target_arch = "wasm32"))]
+mod profile;
 mod read;
 mod recording;
 mod tensor;

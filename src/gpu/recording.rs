@@ -39,8 +39,19 @@ struct ResolvedOps {
 }
 
 enum Resolved {
-    Dispatch { pipeline: wgpu::ComputePipeline, bind_group: wgpu::BindGroup, offset: u32, workgroups: [u32; 2] },
-    Zero { buffer: wgpu::Buffer, offset: u64, size: u64 },
+    Dispatch {
+        #[cfg(not(target_arch = "wasm32"))]
+        kernel: &'static str,
+        pipeline: wgpu::ComputePipeline,
+        bind_group: wgpu::BindGroup,
+        offset: u32,
+        workgroups: [u32; 2],
+    },
+    Zero {
+        buffer: wgpu::Buffer,
+        offset: u64,
+        size: u64,
+    },
 }
 
 /// Work that was submitted; as a future, whether the GPU accepted it. It runs whether or not this is awaited.
@@ -209,7 +220,19 @@ impl Recording {
                     pass = None;
                     encoder.clear_buffer(buffer, *offset, Some(*size));
                 }
-                Resolved::Dispatch { pipeline, bind_group, offset, workgroups: [x, y] } => {
+                Resolved::Dispatch {
+                    #[cfg(not(target_arch = "wasm32"))]
+                    kernel,
+                    pipeline,
+                    bind_group,
+                    offset,
+                    workgroups: [x, y],
+                } => {
+                    #[cfg(not(target_arch = "wasm32"))]
+                    if let Some(profiler) = gpu.0.profiler.borrow_mut().as_mut() {
+                        drop(pass.take()); // ends before the next begins
+                        pass = Some(profiler.begin(gpu, &mut encoder, kernel));
+                    }
                     let pass =
                         pass.get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime());
                     pass.set_pipeline(pipeline);
@@ -273,6 +296,8 @@ impl Recording {
                 Resolved::Zero { buffer: place.storage.buffer.clone(), offset: place.offset, size: *size }
             }
             Op::Dispatch { kernel, params: value, workgroups, .. } => Resolved::Dispatch {
+                #[cfg(not(target_arch = "wasm32"))]
+                kernel: kernel.name,
                 pipeline: pipelines.compile(gpu, kernel).pipeline.clone(),
                 bind_group: pipelines.bind_group(gpu, kernel, places, &params.buffer),
                 offset: params.offset(gpu, value),

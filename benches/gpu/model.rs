@@ -73,7 +73,7 @@ impl Bench {
         let trainer = LanguageTrainer::new(model, options, SequencesOptions::default(), 0).unwrap();
         let mut losses = Vec::new();
         let start = std::time::Instant::now();
-        while losses.len() < 500 && losses.last().is_none_or(|loss| *loss >= ENOUGH) {
+        while losses.len() < 2000 && losses.last().is_none_or(|loss| *loss >= ENOUGH) {
             let from = trainer.attempts();
             pollster::block_on(trainer.step(&[TokenBatch { batch, input }])).unwrap();
             losses.push(pollster::block_on(trainer.records(from)).unwrap()[0].loss);

@@ -23,6 +23,12 @@ enum Op {
     Zero(Tensor),
 }
 
+/// The kernels of all their dispatches.
+fn kernels(recordings: &[&Recording]) -> impl Iterator<Item = &'static Kernel> {
+    let of = |rec: &&Recording| rec.ops.borrow().iter().filter_map(Op::kernel).collect::<Vec<_>>();
+    recordings.iter().flat_map(of).collect::<Vec<_>>().into_iter()
+}
+
 impl Op {
     fn kernel(&self) -> Option<&'static Kernel> {
         if let Op::Dispatch { kernel, .. } = self { Some(*kernel) } else { None }
@@ -176,21 +182,25 @@ impl Recording {
         self.compile_missing(true)
     }
 
-    /// How many of its kernels are not compiled yet.
+    /// How many of their kernels are not compiled yet.
     #[cfg(target_arch = "wasm32")]
-    pub(crate) fn missing_kernels(&self) -> usize {
-        self.gpu.0.pipelines.borrow().missing(self.ops.borrow().iter().filter_map(Op::kernel)).len()
+    pub(crate) fn missing_kernels(recordings: &[&Recording]) -> usize {
+        recordings.first().map_or(0, |rec| rec.gpu.0.pipelines.borrow().missing(kernels(recordings)).len())
     }
 
     /// As [`Recording::compile`]; without `keep` the pipelines are made and dropped, for a caller that answers in the browser's
     /// place, to have them made side by side.
     #[doc(hidden)]
     pub fn compile_missing(&self, keep: bool) -> Result<usize> {
-        self.gpu.check_alive()?;
-        let ops = self.ops.borrow();
-        let kernels = ops.iter().filter_map(Op::kernel);
-        let scope = self.gpu.scope();
-        let count = self.gpu.0.pipelines.borrow_mut().compile_missing(&self.gpu, kernels, keep);
+        Recording::compile_all(&[self], keep)
+    }
+
+    /// The same for several recordings of one device; a kernel of more than one is made once.
+    pub(crate) fn compile_all(recordings: &[&Recording], keep: bool) -> Result<usize> {
+        let Some(gpu) = recordings.first().map(|rec| &rec.gpu) else { return Ok(0) };
+        gpu.check_alive()?;
+        let scope = gpu.scope();
+        let count = gpu.0.pipelines.borrow_mut().compile_missing(gpu, kernels(recordings), keep);
         let outcome = scope.close("compile"); // in this turn
         super::tensor::detach(async move { drop(outcome.await) });
         Ok(count)

@@ -403,13 +403,13 @@ impl Plan {
     /// How many kernels its steps need that are not compiled yet.
     #[cfg(target_arch = "wasm32")]
     pub fn missing_kernels(&self) -> usize {
-        self.step.missing_kernels() + self.micro_step.missing_kernels()
+        Recording::missing_kernels(&[&self.step, &self.micro_step])
     }
 
     /// Compiles what its steps need; returns how many kernels.
     #[cfg(target_arch = "wasm32")]
     pub fn compile_missing(&self, keep: bool) -> Result<usize> {
-        Ok(self.step.compile_missing(keep)? + self.micro_step.compile_missing(keep)?)
+        Recording::compile_all(&[&self.step, &self.micro_step], keep)
     }
 
     /// Submits forward, loss and backward of what was loaded, adding to gradients and totals.

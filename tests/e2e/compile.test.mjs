@@ -54,3 +54,25 @@ inPage("a recording compiled ahead compiles nothing when submitted, and gives th
   assert.deepEqual(ahead.gradA, without.gradA);
   assert.equal(ahead.late.code, "disposed");
 });
+
+inPage("the browser is asked for each of a trainer's pipelines once, ahead of its first step", async () => {
+  const gpu = await Gpu.request();
+  const layer = new LoraLinear(gpu, { weight: numbers(32 * 24, 1), inFeatures: 32, outFeatures: 24, rank: 8 });
+  const trainer = new Trainer(gpu, { layers: [layer], loss: mse(), optimizer: adamw({ lr: 1e-3 }), gradientAccumulation: 2 });
+  const asked = [], own = gpu.device.createComputePipelineAsync;
+  gpu.device.createComputePipelineAsync = function (descriptor) {
+    asked.push(descriptor.label);
+    return own.call(this, descriptor);
+  };
+  const batch = { x: numbers(9 * 32, 2), target: numbers(9 * 24, 3) };
+  await trainer.step([batch, batch]);
+  const { pipelines } = gpu.stats();
+  await trainer.step(batch);
+  const result = { asked, later: gpu.stats().pipelines - pipelines };
+  gpu.dispose();
+  return result;
+}, ({ asked, later }) => {
+  assert.ok(asked.includes("loss/mse") && asked.includes("optim/adamw"), String(asked));
+  assert.deepEqual(asked, [...new Set(asked)]);
+  assert.equal(later, 0);
+});

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use super::device::Gpu;
 #[cfg(target_arch = "wasm32")]
-use super::device::Reads;
+use super::device::{Profile, Reads};
 use super::tensor::{Tensor, expect_usage};
 use crate::error::{Error, Result};
 
@@ -21,7 +21,7 @@ pub(crate) fn read<T, F: FnOnce(&wgpu::BufferView) -> T>(
         let (staging, copied, mapped, failure) = started?;
         gpu.wait();
         #[cfg(target_arch = "wasm32")]
-        let _waiting = hasten(&gpu);
+        let _waiting = (gpu.profile() == Profile::Hardware).then(|| hasten(&gpu));
         let mapped = mapped.await;
         let outcome = copied.await;
         if let Some(error) = failure.borrow().clone() {
@@ -57,7 +57,8 @@ pub(crate) fn read<T, F: FnOnce(&wgpu::BufferView) -> T>(
 const ROUND_TRIPS: u32 = 100;
 
 /// Keeps the GPU process awake while reads wait. Chromium's looks for work that is done when a message comes, and else every
-/// 2 ms, which is longer than a small step takes; an empty error scope is the smallest message that is answered.
+/// 2 ms, which is longer than a small step takes; an empty error scope is the smallest message that is answered. On a software
+/// adapter the messages would take time from the cores that compute.
 #[cfg(target_arch = "wasm32")]
 fn hasten(gpu: &Gpu) -> Waiting {
     let reads = &gpu.0.reads;

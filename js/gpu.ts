@@ -20,7 +20,10 @@ export interface GpuOptions {
   powerPreference?: "low-power" | "high-performance";
   /** Take the software adapter even where there is hardware. */
   forceFallbackAdapter?: boolean;
-  /** Features to switch on, none by default; one that the adapter lacks is an error of code `missing-feature`. */
+  /**
+   * Features to switch on, none by default; one that the adapter lacks is an error of code `missing-feature`. A software
+   * adapter's `subgroups` are always on: the kernels use them.
+   */
   features?: readonly GpuFeature[];
 }
 
@@ -102,7 +105,7 @@ export class Gpu {
       throw new LoraError("invalid-argument", `powerPreference: expected "low-power" or "high-performance", got ${show(powerPreference)}`);
     }
     if (!Array.isArray(features)) throw new LoraError("invalid-argument", `features: expected an array of names, got ${show(features)}`);
-    const requiredFeatures: readonly string[] = [...features];
+    const requiredFeatures: string[] = [...features];
     for (const name of requiredFeatures) {
       if (!FEATURES.includes(name)) throw new LoraError("invalid-argument", `features: expected names among ${FEATURES.join(", ")}, got ${show(name)}`);
     }
@@ -111,6 +114,7 @@ export class Gpu {
     for (const name of requiredFeatures) {
       if (!adapter.features.has(name)) throw new LoraError("missing-feature", `features: this adapter has no ${name}; request the Gpu without it`);
     }
+    if (isSoftware(adapter.info) && adapter.features.has("subgroups")) requiredFeatures.push("subgroups");
     const requiredLimits: Record<string, number> = {};
     for (const name in adapter.limits) {
       const value = (adapter.limits as Record<string, unknown>)[name];

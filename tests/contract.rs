@@ -94,7 +94,10 @@ fn parse(kernel: &Kernel) -> (Module, ModuleInfo) {
     let source = kernel.text();
     let module = naga::front::wgsl::parse_str(&source)
         .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(&source, kernel.name)));
-    let info = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32) // unpack2x16float: core WebGPU
+    let capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32 | Capabilities::SUBGROUP; // unpack2x16float: core WebGPU
+    let info = Validator::new(ValidationFlags::all(), capabilities)
+        .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
+        .subgroup_operations(naga::valid::SubgroupOperationSet::all())
         .validate(&module)
         .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(&source, kernel.name)));
     (module, info)

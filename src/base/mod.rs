@@ -13,8 +13,8 @@ pub use loader::FrozenLoader;
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, Profile, Recording, Tensor, check_length};
 use crate::kernels::base::{
-    Bias, Rows, absmax_int8, linear, linear_gemv, linear_t, linear_t_gemv, linear_t_vec4, linear_vec4, pad_rows,
-    row_squares, rows,
+    Bias, Rows, absmax_int8, linear, linear_gemv, linear_quad, linear_t, linear_t_gemv, linear_t_quad, linear_t_vec4,
+    linear_vec4, pad_rows, row_squares, rows,
 };
 
 /// A frozen linear layer `output = x·Wᵀ + bias`. Clones are the same layer.
@@ -172,6 +172,7 @@ impl FrozenLinear {
         let record = match (tokens, rec.gpu().profile()) {
             (1, _) => linear_t_gemv::record,
             (_, Profile::Hardware) => linear_t::record,
+            _ if linear_t_quad::suits(rec.gpu(), &self.shards[0].1, tokens) => linear_t_quad::record,
             (_, Profile::Software) => linear_t_vec4::record,
         };
         rec.all_or_nothing(|| {
@@ -209,9 +210,13 @@ impl FrozenLinear {
         let parts = self.parts(&rows)?;
         x.expect_shape("x", &[tokens, self.in_features])?;
         output.expect_shape("output", &[tokens, rows.len()])?;
+        let by_quads = |rec: &Recording, rows: &Rows, bias: Option<Bias>, x: &Tensor, output: &Tensor, first| {
+            linear_quad::record(rec, rows, bias, x, output, first, false)
+        };
         let record = match (tokens, rec.gpu().profile()) {
             (1, _) => linear_gemv::record,
             (_, Profile::Hardware) => linear::record,
+            _ if linear_quad::suits(rec.gpu(), &self.shards[0].1, tokens) => by_quads,
             (_, Profile::Software) => linear_vec4::record,
         };
         rec.all_or_nothing(|| {

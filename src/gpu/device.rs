@@ -98,6 +98,8 @@ pub(crate) struct Inner {
     #[cfg(not(target_arch = "wasm32"))]
     pub profiler: RefCell<Option<super::profile::Profiler>>,
     profile: Profile,
+    /// Whether shaders may use subgroups, the quads of which have four invocations.
+    subgroups: bool,
     /// False when the device is the page's own, which we must not destroy.
     owned: bool,
     disposed: Cell<bool>,
@@ -135,6 +137,14 @@ fn check_limits(limits: &wgpu::Limits) -> Result<()> {
     }
 }
 
+/// Whether the device has subgroups: in a browser by its own word, since wgpu knows of none there.
+fn has_subgroups(device: &wgpu::Device) -> bool {
+    #[cfg(target_arch = "wasm32")]
+    return device.as_webgpu().is_some_and(|device| device.features().has("subgroups"));
+    #[cfg(not(target_arch = "wasm32"))]
+    device.features().contains(wgpu::Features::SUBGROUP)
+}
+
 /// Elements of the shared scratch tensor: no reduction leaves more partial sums.
 pub(crate) const SCRATCH_LEN: usize = 1024;
 
@@ -164,7 +174,8 @@ impl Gpu {
             })
             .await
             .map_err(|e| Error::no_adapter(e.to_string()))?;
-        let wanted = if request.timestamps { wgpu::Features::TIMESTAMP_QUERY } else { wgpu::Features::empty() };
+        let timestamps = if request.timestamps { wgpu::Features::TIMESTAMP_QUERY } else { wgpu::Features::empty() };
+        let wanted = timestamps | wgpu::Features::SUBGROUP;
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor {
                 label: Some("lora-webgpu"),
@@ -209,6 +220,7 @@ impl Gpu {
         let gpu = Gpu(Rc::new(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             params: RefCell::new(Params::new(&device)),
+            subgroups: has_subgroups(&device),
             device,
             queue,
             limits,
@@ -253,6 +265,11 @@ impl Gpu {
     /// What kernels are chosen for.
     pub fn profile(&self) -> Profile {
         self.0.profile
+    }
+
+    /// Whether kernels whose quads of invocations share what they load are the ones to choose.
+    pub(crate) fn has_quads(&self) -> bool {
+        self.0.profile == Profile::Software && self.0.subgroups
     }
 
     /// Live buffers and bytes.

@@ -175,6 +175,11 @@ fn compile(gpu: &Gpu, kernel: &'static Kernel, source: String) -> Pipeline {
             count: None,
         })
         .collect();
+    // Browsers want to be told of the extension; naga does not know the word.
+    let source = match cfg!(target_arch = "wasm32") && source.contains("quadSwap") {
+        true => format!("enable subgroups;\n{source}"),
+        false => source,
+    };
     let label = Some(kernel.name);
     let device = gpu.device();
     let constants: Vec<_> = kernel.constants.iter().map(|c| (c.0, kernel.constant(gpu, c.0) as f64)).collect();

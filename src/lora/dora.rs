@@ -4,11 +4,12 @@
 use std::cell::RefCell;
 
 use super::adapter::{Adapter, Trained};
+use super::products;
 use crate::base::FrozenLinear;
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, Recording, Tensor};
 use crate::kernels::lora::dora::Inputs;
-use crate::kernels::lora::{dora, dora_grad, project_a, weight_norm};
+use crate::kernels::lora::{dora, dora_grad, weight_norm};
 
 /// What its forward pass makes and its backward pass needs.
 #[derive(Clone)]
@@ -89,7 +90,7 @@ impl RowNorm {
     fn record(&self, rec: &Recording, base: &FrozenLinear, squares: &Tensor, adapter: &Adapter) -> Result<()> {
         let weight = adapter.weight();
         base.forward_without_bias(rec, &weight.a, &self.aw)?;
-        project_a::record(rec, &weight.a, &weight.a, &self.aa)?;
+        products::project_a(rec, &weight.a, &weight.a, &self.aa)?;
         weight_norm::record(rec, &weight.b, squares, &self.aw, &self.aa, &self.norm, adapter.scaling())
     }
 }

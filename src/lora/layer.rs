@@ -8,15 +8,13 @@ use super::adapter::Adapter;
 use super::config::LoraConfig;
 use super::dora::{self, Dora};
 use super::merge::Merged;
+use super::products;
 use super::weight::{LoraGrad, LoraWeight};
 use crate::base::FrozenLinear;
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, Recording, Tensor};
 use crate::kernels::lora::dropout::{self, Mask};
-use crate::kernels::lora::{
-    add_scaled, bias_add, bias_grad, find_non_finite, fused_b_add, grad_a, grad_b, grad_dh, input_grad, project_a,
-    scale_rows,
-};
+use crate::kernels::lora::{add_scaled, bias_add, bias_grad, find_non_finite, scale_rows};
 
 /// `output = base(x) + scaling·B·(A·x)`, forward and backward.
 ///
@@ -364,13 +362,13 @@ impl LoraLinear {
                 }
                 let factors = Tensor::from_slice(&self.gpu, "rows", &[tokens], &factors)?;
                 let (adapter, scaling) = (&a.adapter, a.adapter.scaling());
-                project_a::record(rec, &adapter.weight().a, x, &a.h)?;
+                products::project_a(rec, &adapter.weight().a, x, &a.h)?;
                 scale_rows::record(rec, &factors, &a.h)?;
-                fused_b_add::record(rec, &adapter.weight().b, &a.h, &output, scaling)?;
+                products::fused_b_add(rec, &adapter.weight().b, &a.h, &output, scaling)?;
                 if let Some(bias) = adapter.lora_bias() {
                     // A product of one: factors [tokens, 1] by bias [out_features, 1].
                     let [bias, rows] = [bias.value.as_column()?, factors.as_column()?];
-                    fused_b_add::record(rec, &bias, &rows, &output, scaling)?;
+                    products::fused_b_add(rec, &bias, &rows, &output, scaling)?;
                 }
             }
             Ok(())
@@ -404,7 +402,7 @@ impl LoraLinear {
                 let kept = drop_out(rec, x, step, mask, workspace.dropped.as_ref())?;
                 match (&a.dora, a.adapter.magnitude()) {
                     (Some(dora), Some(magnitude)) => {
-                        project_a::record(rec, &weight.a, &kept, &a.h)?;
+                        products::project_a(rec, &weight.a, &kept, &a.h)?;
                         let dropped = mask.map(|_| &kept);
                         dora.forward(
                             rec,
@@ -510,9 +508,9 @@ impl LoraLinear {
             _ => d_output,
         };
         let kept = drop_out(rec, x, step, mask, dropped)?;
-        grad_b::record(rec, du, h, &grad.b, scaling)?;
-        grad_dh::record(rec, &weight.b, du, dh)?;
-        grad_a::record(rec, dh, &kept, &grad.a, scaling)?;
+        products::grad_b(rec, du, h, &grad.b, scaling)?;
+        products::grad_dh(rec, &weight.b, du, dh)?;
+        products::grad_a(rec, dh, &kept, &grad.a, scaling)?;
         let Some(d_input) = d_input else { return Ok(()) };
         match (mask, step, dropped) {
             (Some(mask), Some(step), Some(dropped)) => {
@@ -523,14 +521,14 @@ impl LoraLinear {
                 } else {
                     rec.zero(dropped)?;
                 }
-                input_grad::record(rec, &weight.a, dh, dropped, scaling)?;
+                products::input_grad(rec, &weight.a, dh, dropped, scaling)?;
                 dropout::record(rec, dropped, &step.state, &step.window, d_input, mask, true)
             }
             _ => {
                 if a.dora.is_some() {
                     self.base.backward_input(rec, du, d_input)?;
                 }
-                input_grad::record(rec, &weight.a, dh, d_input, scaling)
+                products::input_grad(rec, &weight.a, dh, d_input, scaling)
             }
         }
     }

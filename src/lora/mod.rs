@@ -5,6 +5,7 @@ mod config;
 mod dora;
 mod layer;
 mod merge;
+mod products;
 mod recording;
 mod weight;
 

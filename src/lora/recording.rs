@@ -1,9 +1,10 @@
 //! The seed documents' systems that compose kernels, as methods of [`Recording`].
 
+use super::products;
 use super::weight::{LoraGrad, LoraWeight};
 use crate::error::Result;
 use crate::gpu::{Recording, Tensor};
-use crate::kernels::lora::{add_scaled, fused_b_add, grad_a, grad_b, grad_dh, input_grad, project_a, project_b};
+use crate::kernels::lora::{add_scaled, project_b};
 
 impl Recording {
     /// `output += scale·B·(A·x)` in three dispatches (executeLoRAForward): `h = x·Aᵀ`, `y = h·Bᵀ`, `output += scale·y`.
@@ -17,7 +18,7 @@ impl Recording {
         scale: f32,
     ) -> Result<()> {
         self.all_or_nothing(|| {
-            project_a::record(self, &weight.a, x, h)?;
+            products::project_a(self, &weight.a, x, h)?;
             project_b::record(self, &weight.b, h, y)?;
             add_scaled::record(self, y, output, scale)
         })
@@ -33,8 +34,8 @@ impl Recording {
         scale: f32,
     ) -> Result<()> {
         self.all_or_nothing(|| {
-            project_a::record(self, &weight.a, x, h)?;
-            fused_b_add::record(self, &weight.b, h, output, scale)
+            products::project_a(self, &weight.a, x, h)?;
+            products::fused_b_add(self, &weight.b, h, output, scale)
         })
     }
 
@@ -57,11 +58,11 @@ impl Recording {
         grad.a.expect_shape("grad.a", weight.a.shape())?;
         grad.b.expect_shape("grad.b", weight.b.shape())?;
         self.all_or_nothing(|| {
-            grad_b::record(self, d_output, saved_h, &grad.b, scale)?;
-            grad_dh::record(self, &weight.b, d_output, dh)?;
-            grad_a::record(self, dh, saved_x, &grad.a, scale)?;
+            products::grad_b(self, d_output, saved_h, &grad.b, scale)?;
+            products::grad_dh(self, &weight.b, d_output, dh)?;
+            products::grad_a(self, dh, saved_x, &grad.a, scale)?;
             match d_input {
-                Some(d_input) => input_grad::record(self, &weight.a, dh, d_input, scale),
+                Some(d_input) => products::input_grad(self, &weight.a, dh, d_input, scale),
                 None => Ok(()),
             }
         })

@@ -198,7 +198,8 @@ impl Saved<'_> {
                 crc = crc32(crc, &(kernel.constant(gpu, name) as u32).to_le_bytes());
             }
         }
-        format!("{:?} {} {}, kernels {crc:08x}", gpu.profile(), info.name, info.driver_info)
+        let quads = if gpu.has_quads() { " by quads" } else { "" };
+        format!("{:?}{quads} {} {}, kernels {crc:08x}", gpu.profile(), info.name, info.driver_info)
     }
 }
 

@@ -47,6 +47,7 @@ pub struct Run {
     pub ms: f64,
 }
 
+/// All but the products by quads, for which a device needs subgroups; a layer's gradients run them where they are chosen.
 fn specs() -> impl Iterator<Item = &'static Spec> {
     cases::SPECS.iter().chain(transformer::SPECS).chain(base::INPUTS).chain(&base::PRODUCTS)
 }

@@ -27,10 +27,24 @@ pub async fn gpu_as(profile: Profile) -> Gpu {
 
 /// A GPU of the caller's own.
 pub async fn fresh_gpu(profile: Option<Profile>) -> Gpu {
+    #[cfg(target_arch = "wasm32")]
+    ask_for_subgroups();
     match Gpu::request(GpuRequest { profile, ..Default::default() }).await {
         Ok(gpu) => gpu,
         Err(error) => panic!("the tests need a GPU adapter: {error}"),
     }
+}
+
+/// From now on the browser's devices have subgroups, where the adapter does: the package's own are asked for by the
+/// TypeScript layer, and wgpu knows of none in a browser.
+#[cfg(target_arch = "wasm32")]
+fn ask_for_subgroups() {
+    let work = "const own = GPUAdapter.prototype.requestDevice;
+        if (own.length === 0) GPUAdapter.prototype.requestDevice = function (descriptor) {
+            const features = [...(descriptor.requiredFeatures ?? []), ...['subgroups'].filter((name) => this.features.has(name))];
+            return own.call(this, { ...descriptor, requiredFeatures: features });
+        };";
+    js_sys::Function::new_no_args(work).call0(&wasm_bindgen::JsValue::NULL).unwrap();
 }
 
 /// In the browser all tests of a binary share.

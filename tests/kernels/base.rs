@@ -24,7 +24,7 @@ fn upload(file: &File, gpu: &Gpu, layout: Layout, first: usize, count: usize) ->
 type Forward = fn(&Recording, &Rows, Option<Bias>, &Tensor, &Tensor, usize) -> Result<()>;
 type ForwardReference = fn(Dims, &[f64], Option<&[f64]>, &[f64]) -> Vec<Sum>;
 
-/// Rows 1 to out_features + 1 of two more, into the columns from 2 on of three more.
+/// Rows 1 to out_features + 1 of two more, into the columns from 2 on of three more; `rank` 1 has a bias, 2 adds to what is there.
 fn forward<const L: usize>(d: Dims, rng: &mut Rng, record: Forward, expected: ForwardReference) -> Case {
     let layout = Layout::ALL[L];
     let file = File::random(layout, d.out_features + 2, d.in_features, rng);
@@ -36,8 +36,14 @@ fn forward<const L: usize>(d: Dims, rng: &mut Rng, record: Forward, expected: Fo
     let d = Dims { in_features: file.columns, ..d };
     let cut: Vec<f64> = x.f64().chunks(padded).flat_map(|row| row[..file.columns].to_vec()).collect();
     let weight = &file.values[file.columns..][..count * file.columns];
-    let sums = products(&expected(d, weight, has_bias.then_some(&bias.f64()[3..]), &cut));
-    let mut all = exact(&output.f64());
+    let mut sums = expected(d, weight, has_bias.then_some(&bias.f64()[3..]), &cut);
+    let old = output.f64();
+    if d.rank == 2 {
+        let old = old.chunks(columns).flat_map(|row| &row[2..2 + count]);
+        sums.iter_mut().zip(old).for_each(|(sum, old)| *sum = sum.plus(Sum::of(*old)));
+    }
+    let sums = products(&sums);
+    let mut all = exact(&old);
     for t in 0..tokens {
         all[t * columns + 2..][..count].copy_from_slice(&sums[t * count..][..count]);
     }
@@ -63,11 +69,19 @@ fn linear_vec4<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
     forward::<L>(d, rng, base::linear_vec4::record, reference::linear_vec4)
 }
 
+fn linear_quad(d: Dims, rng: &mut Rng) -> Case {
+    let record: Forward = match d.rank {
+        2 => |rec, rows, bias, x, output, first| base::linear_quad::record(rec, rows, bias, x, output, first, true),
+        _ => |rec, rows, bias, x, output, first| base::linear_quad::record(rec, rows, bias, x, output, first, false),
+    };
+    forward::<0>(d, rng, record, reference::linear_quad)
+}
+
 // ── transposed ──
 
 type Transposed = fn(&Recording, &Rows, &Tensor, &Tensor, usize, bool) -> Result<()>;
 
-/// The same rows, of the columns from 2 on of three more; `rank` 1 adds to what is there.
+/// The same rows, of the columns from 2 on of three more; `rank` 1 adds to what is there, 2 takes d_output transposed.
 fn transposed<const L: usize>(
     d: Dims,
     rng: &mut Rng,
@@ -77,12 +91,17 @@ fn transposed<const L: usize>(
     let layout = Layout::ALL[L];
     let file = File::random(layout, d.out_features + 2, d.in_features, rng);
     let (tokens, count, columns) = (d.tokens, d.out_features, d.out_features + 3);
-    let (d_output, d_input) = (given(rng, &[tokens, columns]), given(rng, &[tokens, file.columns]));
+    let (mut d_output, d_input) = (given(rng, &[tokens, columns]), given(rng, &[tokens, file.columns]));
     let accumulate = d.rank == 1;
+    let transposed = d.rank == 2;
     let d = Dims { in_features: file.columns, ..d };
     let cut: Vec<f64> = d_output.f64().chunks(columns).flat_map(|row| row[2..2 + count].to_vec()).collect();
     let weight = &file.values[file.columns..][..count * file.columns];
     let mut sums = expected(d, weight, &cut);
+    if transposed {
+        let element = |i: usize| d_output.data[i % tokens * columns + i / tokens];
+        d_output = Given::new(&[columns, tokens], (0..columns * tokens).map(element).collect());
+    }
     if accumulate {
         sums.iter_mut().zip(d_input.f64()).for_each(|(sum, old)| *sum = sum.plus(Sum::of(old)));
     }
@@ -106,6 +125,14 @@ fn linear_t_gemv<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
 
 fn linear_t_vec4<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
     transposed::<L>(d, rng, base::linear_t_vec4::record, reference::linear_t_vec4)
+}
+
+fn linear_t_quad(d: Dims, rng: &mut Rng) -> Case {
+    let record = match d.rank {
+        2 => base::linear_t_quad::record_transposed,
+        _ => base::linear_t_quad::record,
+    };
+    transposed::<0>(d, rng, record, reference::linear_t_quad)
 }
 
 // ── rows ──
@@ -198,6 +225,18 @@ const PRODUCT: &[Dims] = &[
     d(9, 128, 17, 1),
     d(8, 257, 4, 0),
 ];
+/// Neighbours of 16 and 32 tokens, 8 and 16 outputs; of what a quad reads at a time, 8 columns or rows.
+const QUAD: &[Dims] = &[
+    d(2, 8, 5, 1),
+    d(15, 16, 33, 0),
+    d(1, 8, 1, 0),
+    d(3, 128, 7, 2),
+    d(65, 24, 15, 1),
+    d(33, 32, 16, 0),
+    d(32, 320, 129, 2),
+    d(17, 40, 9, 1),
+    d(9, 256, 8, 2),
+];
 /// Neighbours of 4 rows, 64 rows, 32 lanes of 4 columns.
 const ONE_TOKEN: &[Dims] = &[
     d(1, 3, 5, 1),
@@ -252,7 +291,7 @@ const QUANTISED: &[Dims] = &[
 ];
 
 fn show_dims(d: &Dims) -> String {
-    format!("{}×{}×{}{}", d.tokens, d.in_features, d.out_features, if d.rank == 1 { "+" } else { "" })
+    format!("{}×{}×{}{}", d.tokens, d.in_features, d.out_features, ["", "+", "*"][d.rank])
 }
 
 fn show_rows(d: &Dims) -> String {
@@ -360,6 +399,49 @@ const LINEAR_T_VEC4: Mutations = &[
         "first_token + 5, last_token) * params.columns + params.first_column",
         "first_token + 5, last_token) * params.columns",
     ),
+    ("accumulation never", "params.accumulate == 1", "false"),
+    ("accumulation always", "params.accumulate == 1", "true"),
+    (
+        "d_input transposed",
+        "let at = (first_token + i) * params.in_features + input",
+        "let at = input * params.tokens + first_token + i",
+    ),
+];
+const LINEAR_QUAD: Mutations = &[
+    ("the last columns dropped", "k < columns4;", "k + 2 < columns4;"),
+    ("only the first token tile", "tile / output_tiles * 2 * TOKENS", "0u"),
+    ("only the first output tile", "tile % output_tiles * 2 * OUTPUTS", "0u"),
+    ("a token repeated", "first_token + 11, last_token", "first_token + 10, last_token"),
+    ("an output repeated", "weight[low4.w + k]", "weight[low4.z + k]"),
+    ("the upper outputs like the lower ones", "u12 += v12 * w_high", "u12 += v12 * w_low"),
+    ("one's own columns twice", "quadSwapX(v5)", "v5"),
+    ("rows of the wrong neighbour", "quadSwapY(w6)", "quadSwapX(w6)"),
+    ("tokens of the wrong neighbour", "quadSwapX(v9)", "quadSwapY(v9)"),
+    ("the same columns for all", "across ^ down", "across"),
+    ("another row of W", "let low = params.first_row + ", "let low = "),
+    ("another column", "params.first_column + out;", "out;"),
+    ("another bias", "bias[(params.first_bias + out) * params.has_bias]", "bias[out * params.has_bias]"),
+    ("the bias dropped", "+ offset + old", "+ old"),
+    ("accumulation never", "params.accumulate == 1", "false"),
+    ("accumulation always", "params.accumulate == 1", "true"),
+];
+const LINEAR_T_QUAD: Mutations = &[
+    ("the last row dropped", "row + mine < vec4u(params.rows)", "row + mine + 1 < vec4u(params.rows)"),
+    ("only the first token tile", "tile / input_tiles * 2 * TOKENS", "0u"),
+    ("only the first input tile", "tile % input_tiles * 2 * INPUTS", "0u"),
+    ("a token repeated", "first_token + 3, last_token", "first_token + 2, last_token"),
+    (
+        "another row of W",
+        "let low4 = min(first_in / 4, columns4 - 1) + (params.first_row + mine)",
+        "let low4 = min(first_in / 4, columns4 - 1) + mine",
+    ),
+    ("the upper inputs like the lower ones", "u2 += v2 * w_high", "u2 += v2 * w_low"),
+    ("one's own rows twice", "quadSwapX(v5)", "v5"),
+    ("inputs of the wrong neighbour", "quadSwapY(w6)", "quadSwapX(w6)"),
+    ("tokens of the wrong neighbour", "quadSwapX(v1)", "quadSwapY(v1)"),
+    ("the same row for all", "across ^ down", "across"),
+    ("another column", "let first = params.first + ", "let first = "),
+    ("d_output never transposed", "let d = row * params.row_stride;", "let d = row;"),
     ("accumulation never", "params.accumulate == 1", "false"),
     ("accumulation always", "params.accumulate == 1", "true"),
     (
@@ -476,6 +558,28 @@ pub static PRODUCTS: [Spec; 64] = specs! {
     rows, [LOOKED_UP; 8], 0..2, show_rows, LAYOUTS;
     row_squares, [SQUARED, SQUARED_ALL, SQUARED, SQUARED, SQUARED, SQUARED, SQUARED, SQUARED], 0..2, show_squared, at_any(ROW_SQUARES);
 };
+
+/// Those for devices with subgroups.
+pub static QUADS: &[Spec] = &[
+    Spec {
+        kernel: &base::linear_quad::KERNEL,
+        case: linear_quad,
+        shapes: QUAD,
+        repeated: 0..4,
+        show: show_dims,
+        bound: "products",
+        mutations: LINEAR_QUAD,
+    },
+    Spec {
+        kernel: &base::linear_t_quad::KERNEL,
+        case: linear_t_quad,
+        shapes: QUAD,
+        repeated: 0..4,
+        show: show_dims,
+        bound: "products",
+        mutations: LINEAR_T_QUAD,
+    },
+];
 
 pub static INPUTS: &[Spec] = &[
     Spec {

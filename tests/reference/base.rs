@@ -121,6 +121,11 @@ pub fn linear_vec4(d: Dims, weight: &[f64], bias: Option<&[f64]>, x: &[f64]) -> 
     linear(d, weight, bias, x)
 }
 
+/// [`linear`]
+pub fn linear_quad(d: Dims, weight: &[f64], bias: Option<&[f64]>, x: &[f64]) -> Vec<Sum> {
+    linear(d, weight, bias, x)
+}
+
 /// d_input = d_output·W: d_input[t, i] = Σₒ d_output[t, o]·W[o, i]
 pub fn linear_t(d: Dims, weight: &[f64], d_output: &[f64]) -> Vec<Sum> {
     matrix(d.tokens, d.in_features, |t, i| {
@@ -135,6 +140,11 @@ pub fn linear_t_gemv(d: Dims, weight: &[f64], d_output: &[f64]) -> Vec<Sum> {
 
 /// [`linear_t`]
 pub fn linear_t_vec4(d: Dims, weight: &[f64], d_output: &[f64]) -> Vec<Sum> {
+    linear_t(d, weight, d_output)
+}
+
+/// [`linear_t`]
+pub fn linear_t_quad(d: Dims, weight: &[f64], d_output: &[f64]) -> Vec<Sum> {
     linear_t(d, weight, d_output)
 }
 

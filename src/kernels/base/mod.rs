@@ -6,8 +6,10 @@
 pub mod absmax_int8;
 pub mod linear;
 pub mod linear_gemv;
+pub mod linear_quad;
 pub mod linear_t;
 pub mod linear_t_gemv;
+pub mod linear_t_quad;
 pub mod linear_t_vec4;
 pub mod linear_vec4;
 pub mod pad_rows;
@@ -128,6 +130,16 @@ impl Rows {
         Ok(())
     }
 
+    /// Fails where the rows do not lie in `weight` in f32, or in_features is not divisible by `divisor`.
+    fn check_f32(&self, divisor: usize) -> Result<()> {
+        self.check()?;
+        if self.layout == Layout::F32 && self.in_features.is_multiple_of(divisor) {
+            return Ok(());
+        }
+        let expected = format!("float32 with in_features divisible by {divisor}");
+        Err(Error::shape("weight", expected, format!("{:?} with {}", self.layout, self.in_features)))
+    }
+
     /// Fails unless `columns` of a matrix have room for the rows' results from `first_column` on.
     pub(crate) fn expect_room(&self, name: &str, columns: usize, first_column: usize) -> Result<()> {
         if first_column.checked_add(self.count).is_none_or(|end| end > columns) {
@@ -137,6 +149,9 @@ impl Rows {
         Ok(())
     }
 }
+
+/// Tokens from which on the products by quads are faster: they make 16 or 32 at a time, the others on software adapters 8.
+const QUADS_FROM: usize = 9;
 
 /// A bias `[out_features]`, and which of it belongs to the first row.
 #[derive(Clone, Copy)]

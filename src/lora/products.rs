@@ -1,0 +1,67 @@
+//! The adapter's products: the kernels of their own, or where quads of invocations share what they load, those of the base.
+
+use crate::error::Result;
+use crate::gpu::{Recording, Tensor};
+use crate::kernels::base::{Layout, Rows, linear_quad, linear_t_quad};
+use crate::kernels::lora;
+
+/// A matrix as a weight in f32, where the base's products can take it.
+fn rows(matrix: &Tensor, scale: f32) -> Result<Rows> {
+    let [count, in_features] = matrix.matrix("weight")?;
+    let layout = if in_features.is_multiple_of(4) { Layout::F32 } else { Layout::F32Any };
+    Ok(Rows { layout, weight: matrix.clone(), in_features, first: 0, count, scale })
+}
+
+/// Records `h = x·Aᵀ`.
+pub(super) fn project_a(rec: &Recording, a: &Tensor, x: &Tensor, h: &Tensor) -> Result<()> {
+    let rows = rows(a, 1.0)?;
+    match linear_quad::suits(rec.gpu(), &rows, h.shape()[0]) {
+        true => linear_quad::record(rec, &rows, None, x, h, 0, false),
+        false => lora::project_a::record(rec, a, x, h),
+    }
+}
+
+/// Records `output += scale·(h·Bᵀ)`.
+pub(super) fn fused_b_add(rec: &Recording, b: &Tensor, h: &Tensor, output: &Tensor, scale: f32) -> Result<()> {
+    let rows = rows(b, scale)?;
+    match linear_quad::suits(rec.gpu(), &rows, h.shape()[0]) {
+        true => linear_quad::record(rec, &rows, None, h, output, 0, true),
+        false => lora::fused_b_add::record(rec, b, h, output, scale),
+    }
+}
+
+/// Records `d_b += scale·d_outputᵀ·h`.
+pub(super) fn grad_b(rec: &Recording, d_output: &Tensor, h: &Tensor, d_b: &Tensor, scale: f32) -> Result<()> {
+    let rows = rows(h, scale)?;
+    match linear_t_quad::suits(rec.gpu(), &rows, rows.count) {
+        true => linear_t_quad::record_transposed(rec, &rows, d_output, d_b, 0, true),
+        false => lora::grad_b::record(rec, d_output, h, d_b, scale),
+    }
+}
+
+/// Records `dh = d_output·B`.
+pub(super) fn grad_dh(rec: &Recording, b: &Tensor, d_output: &Tensor, dh: &Tensor) -> Result<()> {
+    let rows = rows(b, 1.0)?;
+    match linear_t_quad::suits(rec.gpu(), &rows, dh.shape()[0]) {
+        true => linear_t_quad::record(rec, &rows, d_output, dh, 0, false),
+        false => lora::grad_dh::record(rec, b, d_output, dh),
+    }
+}
+
+/// Records `d_a += scale·dhᵀ·x`.
+pub(super) fn grad_a(rec: &Recording, dh: &Tensor, x: &Tensor, d_a: &Tensor, scale: f32) -> Result<()> {
+    let rows = rows(x, scale)?;
+    match linear_t_quad::suits(rec.gpu(), &rows, rows.count) {
+        true => linear_t_quad::record_transposed(rec, &rows, dh, d_a, 0, true),
+        false => lora::grad_a::record(rec, dh, x, d_a, scale),
+    }
+}
+
+/// Records `d_input += scale·(dh·A)`.
+pub(super) fn input_grad(rec: &Recording, a: &Tensor, dh: &Tensor, d_input: &Tensor, scale: f32) -> Result<()> {
+    let rows = rows(a, scale)?;
+    match linear_t_quad::suits(rec.gpu(), &rows, dh.shape()[0]) {
+        true => linear_t_quad::record(rec, &rows, dh, d_input, 0, true),
+        false => lora::input_grad::record(rec, a, dh, d_input, scale),
+    }
+}

@@ -161,6 +161,14 @@ impl Error {
         Error::new(ErrorKind::Limit { name: name.into(), needed, limit, which })
     }
 
+    /// The same of the tensor of this name.
+    pub(crate) fn of(mut self, tensor: &str) -> Error {
+        if let ErrorKind::Shape { name, .. } | ErrorKind::Limit { name, .. } = &mut *self.0 {
+            *name = format!("tensor `{tensor}`: {name}");
+        }
+        self
+    }
+
     pub(crate) fn incomplete(file: &str, needed: u64) -> Error {
         Error::new(ErrorKind::Incomplete { name: file.into(), needed })
     }

@@ -8,11 +8,12 @@ use std::rc::Rc;
 use common::files::{File, bytes, list};
 use common::{Rng, bits, gpu, refused, say};
 use lora_webgpu::io::Adapter;
-use lora_webgpu::io::safetensors::Dtype;
+use lora_webgpu::io::safetensors::{Dtype, Header};
 use lora_webgpu::kernels::nn::Gate;
 use lora_webgpu::{
-    AdamW, CausalLM, Family, Generation, Gpu, Input, LanguageTrainer, LoraConfig, ModelConfig, OptimizerKind,
-    OptimizerOptions, RopeScaling, Sampling, SequencesOptions, TokenBatch, shift_labels,
+    AdamW, CausalLM, Family, Generation, Gpu, Input, LanguageTrainer, LoraConfig, ModelConfig, ModelLoader,
+    OptimizerKind, OptimizerOptions, RopeScaling, Sampling, SequencesOptions, Store, TokenBatch, safetensors_sources,
+    shift_labels,
 };
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
 
@@ -27,15 +28,15 @@ async fn models() -> Vec<String> {
 
 /// A model of a folder, frozen.
 async fn load(gpu: &Gpu, folder: &str) -> Rc<CausalLM> {
-    let model =
-        CausalLM::new(gpu, ModelConfig::parse(&bytes(&format!("{folder}/config.json")).await).unwrap()).unwrap();
-    let weights = File::read(&format!("{folder}/model.safetensors")).await;
-    let parameters = model.parameters();
-    assert_eq!(parameters.len(), weights.names().count(), "{folder}");
-    for parameter in parameters {
-        assert_eq!(parameter.tensor.shape(), weights.shape(&parameter.name), "{folder} {}", parameter.name);
-        parameter.tensor.write(weights.tensor(&parameter.name)).unwrap();
+    let config = ModelConfig::parse(&bytes(&format!("{folder}/config.json")).await).unwrap();
+    let file = bytes(&format!("{folder}/model.safetensors")).await;
+    let header = Header::parse(folder, &file, file.len() as u64).unwrap();
+    let mut loader = ModelLoader::new(gpu, config, safetensors_sources(0, &header), Store::AsIs).unwrap();
+    for i in 0..loader.sources().len() {
+        let range = loader.sources()[i].range.clone();
+        loader.write(i, &file[range.start as usize..range.end as usize]).unwrap();
     }
+    let model = loader.finish().unwrap();
     Rc::new(model)
 }
 
@@ -196,6 +197,7 @@ fn random_model(gpu: &Gpu, family: Family, tied: bool) -> Rc<CausalLM> {
         o_bias: false,
         mlp_bias: false,
         gate: if family == Family::Bitnet { Gate::Relu2 } else { Gate::Silu },
+        ternary: None,
         eos_token_ids: vec![],
     };
     let model = CausalLM::new(gpu, config).unwrap();

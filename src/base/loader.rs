@@ -25,6 +25,14 @@ pub struct FrozenLoader {
     unit: usize,
     pending: Vec<u8>,
     scale: Option<f32>,
+    /// Rows of a head, where a file has them in pairs.
+    paired: Option<usize>,
+}
+
+/// Where the row `row` of Hugging Face's order, `[head][half][pair]`, lies in llama.cpp's, `[head][pair][half]`.
+pub(crate) fn paired_row(row: usize, head: usize) -> usize {
+    let (within, half) = (row % head, head / 2);
+    row - within + within % half * 2 + within / half
 }
 
 impl FrozenLoader {
@@ -68,12 +76,18 @@ impl FrozenLoader {
         let shards: Rc<[_]> = (0..out_features).step_by(most).map(shard).collect::<Result<_>>()?;
         let (gpu, bias, input) = (gpu.clone(), None, Rc::default());
         let linear = FrozenLinear { gpu, kind, in_features, out_features, shards, bias, input };
-        Ok(FrozenLoader { linear, received: 0, total, unit, pending: Vec::new(), scale: None })
+        Ok(FrozenLoader { linear, received: 0, total, unit, pending: Vec::new(), scale: None, paired: None })
     }
 
     /// Bytes that the weight has in a file.
     pub fn source_bytes(&self) -> u64 {
         self.total
+    }
+
+    /// Says, before the first byte, that the file has the rows of each head in llama.cpp's order; they get Hugging Face's.
+    /// `head` is even and divides out_features.
+    pub(crate) fn unpair_rows(&mut self, head: usize) {
+        self.paired = Some(head);
     }
 
     /// Uploads the bias `[out_features]`.
@@ -162,8 +176,19 @@ impl FrozenLoader {
         Ok(())
     }
 
-    /// Uploads rows as they lie in GPU memory, from the row `first` on.
+    /// Uploads rows as they lie in GPU memory, from the file's row `first` on.
     fn upload(&self, first: usize, rows: &[u8]) -> Result<()> {
+        let Some(head) = self.paired else { return self.upload_rows(first, rows) };
+        let row_bytes = self.linear.kind.layout(self.linear.in_features).row_bytes(self.linear.in_features);
+        for (row, bytes) in (first..).zip(rows.chunks_exact(row_bytes)) {
+            // The inverse of paired_row.
+            let within = row % head;
+            self.upload_rows(row - within + within % 2 * (head / 2) + within / 2, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn upload_rows(&self, first: usize, rows: &[u8]) -> Result<()> {
         for (shard_first, shard) in self.linear.shards.iter() {
             let row_bytes = 4 * shard.weight.shape()[1];
             let start = first.max(*shard_first);

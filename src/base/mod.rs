@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 pub use kind::{Packing, WeightKind, pack};
 pub use loader::FrozenLoader;
+pub(crate) use loader::paired_row;
 
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, Profile, Recording, Tensor, check_length};

@@ -468,6 +468,31 @@ fn from_gguf_name(name: &str) -> Option<String> {
     Some(format!("model.layers.{layer}.{own}"))
 }
 
+/// Norms of a layer, as [`LAYER_NAMES`].
+const NORM_NAMES: [(&str, &str); 4] = [
+    ("input_layernorm", "attn_norm"),
+    ("post_attention_layernorm", "ffn_norm"),
+    ("self_attn.q_norm", "attn_q_norm"),
+    ("self_attn.k_norm", "attn_k_norm"),
+];
+
+/// Hugging Face's name of a model's tensor, with its `.weight` or `.bias`; a name that is not known stays.
+pub(crate) fn model_tensor(name: &str) -> String {
+    let known = || {
+        let (base, part) = name.rsplit_once('.')?;
+        if base == "output_norm" {
+            return Some(format!("model.norm.{part}"));
+        }
+        if let Some(own) = from_gguf_name(base) {
+            return Some(format!("{own}.{part}"));
+        }
+        let (layer, rest) = base.strip_prefix("blk.")?.split_once('.')?;
+        let (own, _) = NORM_NAMES.iter().find(|(_, gguf)| *gguf == rest)?;
+        Some(format!("model.layers.{layer}.{own}.{part}"))
+    };
+    known().unwrap_or_else(|| name.into())
+}
+
 /// Rows `[head][half][pair]` as `[head][pair][half]`, or with `back` the other way round.
 fn permute(rows: &mut [f32], rank: usize, heads: usize, back: bool) {
     let old = rows.to_vec();

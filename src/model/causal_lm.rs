@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::adapters::no_linear;
 use super::block::{Block, Linear};
-use super::config::ModelConfig;
+use super::config::{LinearShape, ModelConfig};
 use super::rope::RopeTables;
 use crate::base::FrozenLinear;
 use crate::error::{Error, Result};
@@ -35,53 +35,66 @@ pub struct Parameter {
     pub tensor: Tensor,
 }
 
-/// A frozen layer of zeros.
-fn frozen(gpu: &Gpu, name: &str, out_features: usize, in_features: usize, bias: bool) -> Result<FrozenLinear> {
-    let weight = Tensor::zeros(gpu, &format!("{name}.weight"), &[out_features, in_features])?;
-    let bias = bias.then(|| Tensor::zeros(gpu, &format!("{name}.bias"), &[out_features])).transpose()?;
-    FrozenLinear::from_tensors(weight, bias)
-}
-
 impl CausalLM {
-    /// A model of zeros, whose [`parameters`](CausalLM::parameters) are to be filled.
+    /// A model of zeros in f32, whose [`parameters`](CausalLM::parameters) are to be filled.
     ///
     /// # Errors
     /// [`Limit`](crate::error::ErrorKind::Limit) naming the tensor that the device cannot hold.
     pub fn new(gpu: &Gpu, config: ModelConfig) -> Result<CausalLM> {
+        let eps = config.rms_norm_eps;
+        let mut linear = |name: &str, out_features, in_features, bias: bool| {
+            let weight = Tensor::zeros(gpu, &format!("{name}.weight"), &[out_features, in_features])?;
+            let bias = bias.then(|| Tensor::zeros(gpu, &format!("{name}.bias"), &[out_features])).transpose()?;
+            FrozenLinear::from_tensors(weight, bias)
+        };
+        let mut norm = |_: &str, features: usize| Norm::new(gpu, &vec![0.0; features], None, false, eps);
+        CausalLM::assemble(gpu, config, &mut linear, &mut norm)
+    }
+
+    /// A model of what the functions give for names without `.weight`: a linear layer by out_features, in_features and
+    /// whether it has a bias, a norm by its width.
+    pub(crate) fn assemble(
+        gpu: &Gpu,
+        config: ModelConfig,
+        linear: &mut dyn FnMut(&str, usize, usize, bool) -> Result<FrozenLinear>,
+        norm: &mut dyn FnMut(&str, usize) -> Result<Norm>,
+    ) -> Result<CausalLM> {
         let c = &config;
-        let norm = |features: usize| Norm::new(gpu, &vec![0.0; features], None, false, c.rms_norm_eps);
-        let norm_if = |wanted: bool, features: usize| wanted.then(|| norm(features)).transpose();
-        let (hidden, inner) = (c.hidden_size, c.intermediate_size);
-        let block = |layer: usize| {
-            let linear = |name: &str, out_features, in_features, bias| {
-                let name = format!("model.layers.{layer}.{name}");
-                let base = frozen(gpu, &name, out_features, in_features, bias)?;
+        let mut block = |layer: usize| {
+            let mut make = |shape: LinearShape| {
+                let name = format!("model.layers.{layer}.{}", shape.name);
+                let base = linear(&name, shape.out_features, shape.in_features, shape.bias)?;
                 Ok::<_, Error>(Linear::new(name, base))
             };
-            Ok(Block {
-                input_layernorm: norm(hidden)?,
-                q_proj: linear("self_attn.q_proj", c.q_width(), hidden, c.qkv_bias)?,
-                k_proj: linear("self_attn.k_proj", c.kv_width(), hidden, c.qkv_bias)?,
-                v_proj: linear("self_attn.v_proj", c.kv_width(), hidden, c.qkv_bias)?,
-                q_norm: norm_if(c.qk_norms(), c.head_dim)?,
-                k_norm: norm_if(c.qk_norms(), c.head_dim)?,
-                attn_sub_norm: norm_if(c.sub_norms(), c.q_width())?,
-                o_proj: linear("self_attn.o_proj", hidden, c.q_width(), c.o_bias)?,
-                post_attention_layernorm: norm(hidden)?,
-                gate_proj: linear("mlp.gate_proj", inner, hidden, c.mlp_bias)?,
-                up_proj: linear("mlp.up_proj", inner, hidden, c.mlp_bias)?,
-                ffn_sub_norm: norm_if(c.sub_norms(), inner)?,
-                down_proj: linear("mlp.down_proj", hidden, inner, c.mlp_bias)?,
+            let mut norm = |name: &str, width: usize| norm(&format!("model.layers.{layer}.{name}"), width);
+            let [q, k, v, o, gate, up, down] = c.linears();
+            let mut norm_if = |wanted: bool, name, width| wanted.then(|| norm(name, width)).transpose();
+            Ok::<_, Error>(Block {
+                q_norm: norm_if(c.qk_norms(), "self_attn.q_norm", c.head_dim)?,
+                k_norm: norm_if(c.qk_norms(), "self_attn.k_norm", c.head_dim)?,
+                attn_sub_norm: norm_if(c.sub_norms(), "self_attn.attn_sub_norm", c.q_width())?,
+                ffn_sub_norm: norm_if(c.sub_norms(), "mlp.ffn_sub_norm", c.intermediate_size)?,
+                input_layernorm: norm("input_layernorm", c.hidden_size)?,
+                post_attention_layernorm: norm("post_attention_layernorm", c.hidden_size)?,
+                q_proj: make(q)?,
+                k_proj: make(k)?,
+                v_proj: make(v)?,
+                o_proj: make(o)?,
+                gate_proj: make(gate)?,
+                up_proj: make(up)?,
+                down_proj: make(down)?,
             })
         };
+        let blocks = (0..c.layers).map(&mut block).collect::<Result<_>>()?;
+        let final_norm = norm("model.norm", c.hidden_size)?;
         Ok(CausalLM {
             gpu: gpu.clone(),
-            embed_tokens: frozen(gpu, "model.embed_tokens", c.vocab_size, hidden, false)?,
-            blocks: (0..c.layers).map(block).collect::<Result<_>>()?,
-            norm: norm(hidden)?,
+            embed_tokens: linear("model.embed_tokens", c.vocab_size, c.hidden_size, false)?,
+            blocks,
+            norm: final_norm,
             lm_head: match c.tie_word_embeddings {
                 true => None,
-                false => Some(frozen(gpu, "lm_head", c.vocab_size, hidden, false)?),
+                false => Some(linear("lm_head", c.vocab_size, c.hidden_size, false)?),
             },
             tables: RefCell::default(),
             pools: Default::default(),
@@ -130,6 +143,14 @@ impl CausalLM {
             add("lm_head.weight".into(), head.f32_weight().ok());
         }
         all
+    }
+
+    /// Bytes of GPU memory of the weights.
+    pub fn bytes(&self) -> u64 {
+        let heads = [&self.embed_tokens].into_iter().chain(&self.lm_head);
+        let bases = self.linears().into_iter().map(|linear| &linear.base).chain(heads).map(FrozenLinear::bytes);
+        let norms = self.blocks.iter().flat_map(Block::norms).chain([&self.norm]);
+        bases.chain(norms.map(|norm| norm.weight().bytes())).sum()
     }
 
     /// The linear layers that adapters can sit on, by name, in order.

@@ -22,7 +22,7 @@ pub enum Family {
 }
 
 /// How the rotary frequencies are stretched.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
     /// Not at all.
     None,
@@ -42,6 +42,17 @@ pub enum RopeScaling {
         /// Positions that the model was trained on at first.
         original_positions: f64,
     },
+    /// Each divided by its own factor `[head_dim / 2]`: GGUF's `rope_freqs`.
+    Factors(Vec<f32>),
+}
+
+/// How ternary linear layers of transformers' packing are scaled; their activations have 8 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ternary {
+    /// `linear_class: autobitlinear` multiplies by weight_scale.
+    Multiply,
+    /// `linear_class: bitlinear` divides by it.
+    Divide,
 }
 
 /// A decoder-only language model's shape.
@@ -81,12 +92,14 @@ pub struct ModelConfig {
     pub mlp_bias: bool,
     /// The feed-forward part's function.
     pub gate: Gate,
+    /// Whether the layers' linear modules are ternary, by `quantization_config`; None: as their tensors are.
+    pub ternary: Option<Ternary>,
     /// Tokens that end a text.
     pub eos_token_ids: Vec<i32>,
 }
 
 /// More of a dimension than any model has: what a hostile file could ask memory for is bounded by it.
-const LARGEST: u64 = 1 << 24;
+pub(super) const LARGEST: u64 = 1 << 24;
 
 /// The fields of an object, each value as it is written; null is as good as absent.
 struct Fields<'a>(Vec<(String, &'a str)>);
@@ -220,7 +233,8 @@ impl ModelConfig {
         if full == Some(false) {
             return fields.refuse("layer_types", "full_attention is");
         }
-        if fields.get("quantization_config").is_some() {
+        let ternary = fields.get("quantization_config").map(ternary).transpose()?;
+        if ternary.is_some() && family != Family::Bitnet {
             return fields.refuse("quantization_config", "weights as they are, in float32, float16 or bfloat16, are");
         }
         let attention_bias = fields.flag("attention_bias")?;
@@ -263,6 +277,7 @@ impl ModelConfig {
             o_bias: attention_bias,
             mlp_bias,
             gate: if family == Family::Bitnet { Gate::Relu2 } else { Gate::Silu },
+            ternary,
             eos_token_ids: eos_token_ids.unwrap_or_default(),
         };
         config.check()?;
@@ -306,6 +321,102 @@ impl ModelConfig {
     /// Norms before the output projections.
     pub(crate) fn sub_norms(&self) -> bool {
         self.family == Family::Bitnet
+    }
+
+    /// A layer's linear modules, in order.
+    pub(crate) fn linears(&self) -> [LinearShape; 7] {
+        let (hidden, inner, q, kv) = (self.hidden_size, self.intermediate_size, self.q_width(), self.kv_width());
+        let linear = |name, out_features, in_features, bias| LinearShape { name, out_features, in_features, bias };
+        [
+            linear("self_attn.q_proj", q, hidden, self.qkv_bias),
+            linear("self_attn.k_proj", kv, hidden, self.qkv_bias),
+            linear("self_attn.v_proj", kv, hidden, self.qkv_bias),
+            linear("self_attn.o_proj", hidden, q, self.o_bias),
+            linear("mlp.gate_proj", inner, hidden, self.mlp_bias),
+            linear("mlp.up_proj", inner, hidden, self.mlp_bias),
+            linear("mlp.down_proj", hidden, inner, self.mlp_bias),
+        ]
+    }
+
+    /// A layer's norms and their widths.
+    pub(crate) fn norms(&self) -> Vec<(&'static str, usize)> {
+        let mut norms = vec![("input_layernorm", self.hidden_size), ("post_attention_layernorm", self.hidden_size)];
+        if self.qk_norms() {
+            norms.extend([("self_attn.q_norm", self.head_dim), ("self_attn.k_norm", self.head_dim)]);
+        }
+        if self.sub_norms() {
+            norms.extend([("self_attn.attn_sub_norm", self.q_width()), ("mlp.ffn_sub_norm", self.intermediate_size)]);
+        }
+        norms
+    }
+
+    /// Names and shapes of all tensors in Hugging Face's files.
+    pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>)> + use<'_> {
+        let embedding = || vec![self.vocab_size, self.hidden_size];
+        let layer = move |layer: usize| {
+            let name = move |rest: &str, part: &str| format!("model.layers.{layer}.{rest}.{part}");
+            let linears = self.linears().into_iter().flat_map(move |linear| {
+                // Four rows of ternary weights lie in one.
+                let rows = linear.out_features / if self.ternary.is_some() { 4 } else { 1 };
+                let weight = (name(linear.name, "weight"), vec![rows, linear.in_features]);
+                let scale = self.ternary.map(|_| (name(linear.name, "weight_scale"), vec![1]));
+                let bias = linear.bias.then(|| (name(linear.name, "bias"), vec![linear.out_features]));
+                [weight].into_iter().chain(scale).chain(bias)
+            });
+            linears.chain(self.norms().into_iter().map(move |(norm, width)| (name(norm, "weight"), vec![width])))
+        };
+        let head = (!self.tie_word_embeddings).then(|| ("lm_head.weight".into(), embedding()));
+        [("model.embed_tokens.weight".into(), embedding())]
+            .into_iter()
+            .chain((0..self.layers).flat_map(layer))
+            .chain([("model.norm.weight".into(), vec![self.hidden_size])])
+            .chain(head)
+    }
+}
+
+/// One linear module of a layer.
+pub(crate) struct LinearShape {
+    /// As Hugging Face names it below its layer: `self_attn.q_proj`.
+    pub name: &'static str,
+    pub out_features: usize,
+    pub in_features: usize,
+    pub bias: bool,
+}
+
+/// What a `quantization_config` of transformers' `bitnet` method means.
+fn ternary(text: &str) -> Result<Ternary> {
+    let fields = Fields::read(text.as_bytes())?;
+    let within = |key: &str, value: &str, works: &str| {
+        let text = format!("{FILE}: `quantization_config.{key}`: {value} is not supported; {works}");
+        Err(Error::unsupported(text))
+    };
+    let method = fields.text("quant_method")?.unwrap_or_default();
+    if method != "bitnet" {
+        return within("quant_method", &method, "bitnet is");
+    }
+    let mode = fields.text("quantization_mode")?.unwrap_or_else(|| "offline".into());
+    if mode != "offline" {
+        return within("quantization_mode", &mode, "offline is");
+    }
+    if fields.flag("use_rms_norm")? {
+        return within("use_rms_norm", "true", "false is");
+    }
+    let others = fields.value("modules_to_not_convert", |reader| {
+        let mut others = None;
+        reader.array(&mut |reader| {
+            let name = reader.string()?;
+            others = others.take().or((name != "lm_head").then_some(name));
+            Ok(())
+        })?;
+        Ok(others)
+    })?;
+    if let Some(name) = others.flatten() {
+        return within("modules_to_not_convert", &name, "lm_head is");
+    }
+    match fields.text("linear_class")?.as_deref().unwrap_or("bitlinear") {
+        "bitlinear" => Ok(Ternary::Divide),
+        "autobitlinear" => Ok(Ternary::Multiply),
+        other => within("linear_class", other, "bitlinear and autobitlinear are"),
     }
 }
 

@@ -5,11 +5,14 @@ mod block;
 mod causal_lm;
 mod config;
 mod generate;
+mod gguf;
+mod loader;
 mod rope;
 mod sequences;
 
 pub use block::Linear;
 pub use causal_lm::{CausalLM, Parameter};
-pub use config::{Family, ModelConfig, RopeScaling};
+pub use config::{Family, ModelConfig, RopeScaling, Ternary};
 pub use generate::{Generation, Sampling};
+pub use loader::{ModelLoader, SourceTensor, Store, gguf_sources, safetensors_sources};
 pub use sequences::{Input, Sequences, SequencesOptions, shift_labels};

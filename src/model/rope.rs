@@ -45,13 +45,14 @@ impl RopeTables {
 fn inverse_frequencies(config: &ModelConfig) -> Vec<f32> {
     let dim = config.head_dim;
     let base = |i: usize| 1.0 / power(config.rope_theta, f64::from((2 * i) as f32 / dim as f32)) as f32;
-    (0..dim / 2).map(base).map(|frequency| scaled(frequency, config.rope_scaling)).collect()
+    (0..dim / 2).map(|i| scaled(base(i), i, &config.rope_scaling)).collect()
 }
 
-fn scaled(frequency: f32, scaling: RopeScaling) -> f32 {
-    match scaling {
+fn scaled(frequency: f32, i: usize, scaling: &RopeScaling) -> f32 {
+    match *scaling {
         RopeScaling::None => frequency,
         RopeScaling::Linear { factor } => frequency / factor as f32,
+        RopeScaling::Factors(ref factors) => frequency / factors[i],
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_positions } => {
             let [factor, low, high, original] =
                 [factor, low_freq_factor, high_freq_factor, original_positions].map(|v| v as f32);

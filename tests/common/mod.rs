@@ -5,6 +5,7 @@
 #![allow(dead_code)] // each binary takes a part
 
 pub mod files;
+pub mod gguf;
 mod numbers;
 pub mod tolerance;
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 // npx lora-webgpu inspect|convert|merge: adapter files, without a GPU.
-import { copyFile, mkdir, open, readFile, readdir, stat, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, open, readFile, readdir, rm, stat, writeFile } from "node:fs/promises";
 import { basename, dirname, extname, join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { LoraError, importAdapter, loadPeft, mergeInto, modelModules } from "../dist/node.js";
@@ -155,13 +155,26 @@ const commands = {
     const folder = await isFolder(model);
     const target = (file) => (folder ? join(out, basename(file.path)) : out);
     if (files.some((file) => resolve(target(file)) === resolve(file.path))) stop("--out is the model itself; expected another place");
-    if (folder) {
-      await mkdir(out, { recursive: true });
-      for (const name of await readdir(model)) if (/\.(json|txt|model|jinja)$/.test(name)) await copyFile(join(model, name), join(out, name));
+    // Begun when there is something to write, and taken away where it comes to nothing.
+    const handles = new Map();
+    const begun = async (index) => {
+      if (!handles.has(index)) {
+        if (folder) await mkdir(out, { recursive: true });
+        handles.set(index, await open(target(files[index]), "w"));
+      }
+      return handles.get(index);
+    };
+    const close = () => Promise.all([...handles.values()].map((handle) => handle.close()));
+    try {
+      await mergeInto({ adapter, model: files }, async (index, bytes) => (await begun(index)).writeFile(bytes));
+    } catch (error) {
+      await close();
+      await Promise.all([...handles.keys()].map((index) => rm(target(files[index]))));
+      throw error;
     }
-    const handles = await Promise.all(files.map((file) => open(target(file), "w")));
-    await mergeInto({ adapter, model: files }, (index, bytes) => handles[index].writeFile(bytes));
-    await Promise.all([...handles, ...files.map((file) => file.handle)].map((handle) => handle.close()));
+    await close();
+    if (folder) for (const name of await readdir(model)) if (/\.(json|txt|model|jinja)$/.test(name)) await copyFile(join(model, name), join(out, name));
+    await Promise.all(files.map((file) => file.handle.close()));
     console.log(`${adapter.modules.length} modules merged into ${out}`);
   },
 };

@@ -120,6 +120,10 @@ export class LoraAdapter {
   /** Its name among the layer's adapters. */
   readonly name: string;
   readonly rank: number;
+  /** Whether the scaling is alpha/√rank. */
+  readonly useRslora: boolean;
+  /** Share of the input that training drops. */
+  readonly dropout: number;
   /** A and B. */
   readonly weight: LoraWeight;
   /** Their gradients; backward passes add to them. */
@@ -133,10 +137,12 @@ export class LoraAdapter {
   readonly #raw: RawAdapter;
 
   /** Made by a layer. */
-  constructor(gpu: Gpu, name: string, raw: unknown) {
+  constructor(gpu: Gpu, name: string, raw: unknown, options: { useRslora?: boolean; dropout?: number }) {
     if (!(raw instanceof RawAdapter)) throw new LoraError("invalid-argument", "LoraAdapter: a layer makes it, see addAdapter()");
     this.#raw = raw;
     this.name = name;
+    this.useRslora = options.useRslora ?? false;
+    this.dropout = options.dropout ?? 0;
     this.weight = new LoraWeight(gpu, raw.weight() as never);
     this.grad = new LoraGrad(gpu, raw.grad() as never);
     this.rank = this.weight.a.shape[0] as number;
@@ -266,7 +272,7 @@ export class LoraLinear {
     const chosen = name === undefined ? (this.active[0] ?? (this.#raw.adapters()[0] as string)) : String(name);
     const known = this.#adapters.get(chosen);
     if (known) return known;
-    const adapter = new LoraAdapter(this.#gpu, chosen, this.#raw.adapter(chosen));
+    const adapter = new LoraAdapter(this.#gpu, chosen, this.#raw.adapter(chosen), this.#added.get(chosen) ?? this.#options);
     this.#adapters.set(chosen, adapter);
     return adapter;
   }
@@ -291,7 +297,7 @@ export class LoraLinear {
       throw new LoraError("invalid-argument", `name: expected a string that is not empty, got ${show(name)}`);
     }
     checkOptions("addAdapter", options, ADAPTER_OPTIONS.slice(2));
-    const adapter = new LoraAdapter(this.#gpu, name, this.#raw.addAdapter(name, rawConfig(options)));
+    const adapter = new LoraAdapter(this.#gpu, name, this.#raw.addAdapter(name, rawConfig(options)), options);
     this.#adapters.set(name, adapter);
     this.#added.set(name, { ...options });
     return adapter;
@@ -344,8 +350,9 @@ export class LoraLinear {
   }
 
   /**
-   * Adds the active adapters to the frozen weight, so that the layer costs no more than its base. With `keepOriginal` a copy
-   * of the weight is kept and {@link unmerge} restores every bit; without it, within rounding.
+   * Adds the active adapters to the frozen weight, in float32 or float16, so that the layer costs no more than its base. With
+   * `keepOriginal` a copy of the weight is kept and {@link unmerge} restores every bit; without it, within rounding. Another
+   * kind of base is refused with code `invalid-argument`: merge into a file of the model, see {@link merge}.
    */
   async merge(options: { keepOriginal?: boolean } = {}): Promise<void> {
     checkOptions("merge", options, ["keepOriginal"]);

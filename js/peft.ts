@@ -443,7 +443,7 @@ export interface PeftModuleOptions {
   /** Default `"linear"`. */
   kind?: "linear" | "conv1x1" | "embedding";
   rank: number;
-  /** Default: the rank. The scaling is alpha/rank. */
+  /** Default: the rank. The scaling is alpha/rank, or alpha/√rank where `config` or `like` say `use_rslora`. */
   alpha?: number;
   /** `A [rank, inFeatures]` */
   a: Float32Array;
@@ -468,7 +468,7 @@ export interface SavePeftOptions {
   baseModel?: string;
   /** An adapter whose configuration is kept but for modules, ranks and alphas: the one that training went on from. */
   like?: PeftAdapter;
-  /** Fields of the configuration to set, e.g. `{ task_type: "CAUSAL_LM", lora_dropout: 0.05 }`. */
+  /** Fields of the configuration to set, e.g. `{ task_type: "CAUSAL_LM" }`. Of layers `use_rslora` and `lora_dropout` are known. */
   config?: Record<string, unknown>;
   dtype?: WeightType;
 }
@@ -481,7 +481,12 @@ export async function makePeft(options: Omit<SavePeftOptions, "dtype">): Promise
   checkOptions("config", config, Object.keys(config));
   await init();
   // All read-backs begin now, so that they see one state.
-  const modules = await Promise.all(layers.map((layer, i) => (layer instanceof LoraLinear ? readLayer(layer, i, options.adapter) : layer)));
+  const adapters = layers.filter((layer) => layer instanceof LoraLinear).map((layer) => layer.adapter(options.adapter));
+  const known = !like && adapters.length > 0 && adapters.length === layers.length;
+  const own = { use_rslora: adapters.every((each) => each.useRslora), lora_dropout: adapters[0]?.dropout };
+  const fields: Record<string, unknown> = { ...(known && own), ...config };
+  const useRslora = (fields.use_rslora ?? like?.config.use_rslora) === true;
+  const modules = await Promise.all(layers.map((layer, i) => (layer instanceof LoraLinear ? readLayer(layer, i, useRslora, options.adapter) : layer)));
   const raw = new RawModulesToSave();
   modules.forEach((module, i) => {
     checkOptions(`layers[${i}]`, module, MODULE_OPTIONS);
@@ -496,11 +501,11 @@ export async function makePeft(options: Omit<SavePeftOptions, "dtype">): Promise
     if (bias) raw.pushBias(name, bias);
   });
   if (baseModel !== undefined) raw.set("base_model_name_or_path", JSON.stringify(String(baseModel)));
-  for (const [key, value] of Object.entries(config)) raw.set(key, JSON.stringify(value) ?? "null");
+  for (const [key, value] of Object.entries(fields)) raw.set(key, JSON.stringify(value) ?? "null");
   return made(like === undefined ? raw.finish() : raw.finishLike(rawOf("like", like)));
 }
 
-async function readLayer(layer: LoraLinear, index: number, name?: string): Promise<PeftModuleOptions> {
+async function readLayer(layer: LoraLinear, index: number, useRslora: boolean, name?: string): Promise<PeftModuleOptions> {
   if (layer.name === undefined) {
     throw new LoraError("invalid-argument", `layers[${index}]: expected a layer with a name, got one without; a layer needs a name to be saved`);
   }
@@ -508,7 +513,7 @@ async function readLayer(layer: LoraLinear, index: number, name?: string): Promi
   const { a, b } = adapter.weight;
   const parts = [a, b, adapter.magnitude?.value, adapter.loraBias?.value, adapter.baseBias?.value].map(read);
   // A scaling in float32 has seven digits.
-  const alpha = Number((adapter.scaling * adapter.rank).toPrecision(7));
+  const alpha = Number((adapter.scaling * (useRslora ? Math.sqrt(adapter.rank) : adapter.rank)).toPrecision(7));
   const [valuesA, valuesB, magnitude, loraBias, bias] = await Promise.all(parts);
   return {
     name: layer.name, rank: adapter.rank, alpha, a: valuesA as Float32Array, b: valuesB as Float32Array,

@@ -409,6 +409,19 @@ impl Adapter {
         self
     }
 
+    /// Sets a field of the configuration to a JSON text; alphas and scalings are those that it then says.
+    ///
+    /// # Errors
+    /// Those of [`AdapterConfig::set`].
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        self.config.set(key, value)?;
+        for module in &mut self.modules {
+            module.alpha = self.config.alpha_of(&module.name);
+            module.scaling = self.config.scaling(module.alpha, module.rank);
+        }
+        Ok(())
+    }
+
     /// With trained biases of the base, by module, as PEFT saves them for `bias: lora_only` or, where there are more, `all`.
     ///
     /// # Errors

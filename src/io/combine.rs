@@ -69,7 +69,9 @@ impl Adapter {
             let parts: Vec<(AdapterModule, f64)> = adapters.iter().filter_map(own).collect();
             modules.push(combined(&parts, combination)?);
         }
-        let mut sum = Adapter::with_config(first.config.clone(), modules)?;
+        let mut config = first.config.clone();
+        config.set("use_rslora", "false")?;
+        let mut sum = Adapter::with_config(config, modules)?;
         sum.others.clone_from(others);
         Ok(sum)
     }

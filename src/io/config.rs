@@ -251,7 +251,7 @@ impl AdapterConfig {
         Ok(config)
     }
 
-    /// Replaces modules, ranks and alphas, the scaling being alpha/rank, and leaves everything else.
+    /// Replaces modules, ranks and alphas, and leaves everything else.
     pub(crate) fn retarget(&mut self, new: &NewConfig) -> Result<()> {
         // A pattern for one whole name and no other.
         let exact = |name: &str| {
@@ -271,7 +271,6 @@ impl AdapterConfig {
         self.set_all(&[
             ("r", new.rank.to_string()),
             ("lora_alpha", number(new.alpha)),
-            ("use_rslora", "false".into()),
             ("rank_pattern", object(new.ranks.iter().map(|(name, rank)| entry(name, *rank as f64)).collect())),
             ("alpha_pattern", object(new.alphas.iter().map(|(name, alpha)| entry(name, *alpha)).collect())),
             ("target_modules", format!("[\n    {targets}\n  ]")),

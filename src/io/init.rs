@@ -210,6 +210,7 @@ impl Adapter {
     pub(crate) fn with_plain_modules(&self, modules: Vec<AdapterModule>) -> Result<Adapter> {
         let mut config = self.config.clone();
         config.set("init_lora_weights", "true")?;
+        config.set("use_rslora", "false")?;
         Ok(Adapter::with_config(config, modules)?.beside(self))
     }
 }

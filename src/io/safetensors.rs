@@ -254,18 +254,26 @@ pub fn to_f32(name: &str, dtype: Dtype, bytes: &[u8]) -> Result<Vec<f32>> {
 /// The bytes of `values` as one of the types that [`to_f32`] reads, rounded to the nearest, ties to even.
 ///
 /// # Errors
-/// [`File`](crate::error::ErrorKind::File) for other types.
+/// [`File`](crate::error::ErrorKind::File) for other types, and for finite numbers that are beyond the type's.
 pub fn from_f32(name: &str, dtype: Dtype, values: &mut dyn Iterator<Item = f64>) -> Result<Vec<u8>> {
     let mut out = Vec::new();
+    let mut beyond = false;
+    let mut half = |out: &mut Vec<u8>, value: f64, bits: u16, infinity: u16| {
+        beyond |= value.is_finite() && bits & 0x7fff == infinity;
+        out.extend(bits.to_le_bytes());
+    };
     match dtype {
         F32 => values.for_each(|v| out.extend((v as f32).to_le_bytes())),
         F64 => values.for_each(|v| out.extend(v.to_le_bytes())),
-        F16 => values.for_each(|v| out.extend(f16_from_f64(v).to_le_bytes())),
-        BF16 => values.for_each(|v| out.extend(bf16_from_f64(v).to_le_bytes())),
+        F16 => values.for_each(|v| half(&mut out, v, f16_from_f64(v), 0x7c00)),
+        BF16 => values.for_each(|v| half(&mut out, v, bf16_from_f64(v), 0x7f80)),
         other => {
             let reason = format!("cannot be written as {}; expected F32, F16, BF16 or F64", other.name());
             return Err(Error::file(name, reason));
         }
+    }
+    if beyond {
+        return Err(Error::file(name, format!("has numbers that are too large for {}", dtype.name())));
     }
     Ok(out)
 }

@@ -428,7 +428,7 @@ impl RawModulesToSave {
     fn finished(&self, adapter: Adapter) -> Result<RawPeft> {
         let mut adapter = adapter.with_biases(&self.biases.take())?;
         for (key, value) in self.fields.take() {
-            adapter.config.set(&key, &value)?;
+            adapter.set(&key, &value)?;
         }
         Ok(RawPeft::new(adapter))
     }

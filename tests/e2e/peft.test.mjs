@@ -1,0 +1,508 @@
+// Adapter files as JavaScript has them: in Node, without a GPU, and by the command; in a page with layers that are trained.
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { basename, dirname, join, relative, resolve } from "node:path";
+import { after, before, test } from "node:test";
+import { promisify } from "node:util";
+import { crc32, deflateRawSync } from "node:zlib";
+import { LoraError, combine, importAdapter, loadPeft, makePeft, merge, modelModules, savePeft } from "../../dist/node.js";
+import { root } from "../../scripts/lib.mjs";
+import { serve } from "../../scripts/start.mjs";
+import { launch, onPage } from "./browser.mjs";
+
+const golden = process.env.LORA_GOLDEN ? resolve(process.env.INIT_CWD ?? ".", process.env.LORA_GOLDEN) : join(root, "tests/golden");
+const CONFIG = "adapter_config.json", WEIGHTS = "adapter_model.safetensors";
+const read = (...path) => new Uint8Array(readFileSync(join(golden, ...path)));
+const text = (...path) => readFileSync(join(golden, ...path), "utf8");
+/** All folders of golden adapters, as paths below `golden`. */
+const folders = readdirSync(golden, { recursive: true, withFileTypes: true })
+  .filter(({ name }) => name === CONFIG).map(({ parentPath }) => relative(golden, parentPath)).sort();
+const load = (folder, options) => loadPeft({ config: read(folder, CONFIG), weights: read(folder, WEIGHTS) }, options);
+/** A safetensors file: its header, and numbers of float32 tensors. */
+const safetensors = (bytes) => {
+  const length = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
+  const { __metadata__: metadata, ...tensors } = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
+  const raw = (name) => bytes.slice(8 + length + tensors[name].data_offsets[0], 8 + length + tensors[name].data_offsets[1]);
+  return { metadata, tensors, raw, values: (name) => new Float32Array(raw(name).buffer) };
+};
+/** A safetensors file of float32 tensors `{ name: [shape, values] }`. */
+const container = (tensors, metadata = { format: "pt" }) => {
+  let at = 0;
+  const header = { __metadata__: metadata };
+  for (const [name, [shape, values]] of Object.entries(tensors)) header[name] = { dtype: "F32", shape, data_offsets: [at, at += 4 * values.length] };
+  const json = Buffer.from(JSON.stringify(header)), start = Buffer.alloc(8);
+  start.writeBigUInt64LE(BigInt(json.length));
+  return new Uint8Array(Buffer.concat([start, json, ...Object.values(tensors).map(([, values]) => Buffer.from(Float32Array.from(values).buffer))]));
+};
+const same = (a, b, what) => assert.ok(Buffer.from(a).equals(Buffer.from(b)), `${what}: other bytes`);
+const near = (got, expected, bound, what) => {
+  assert.equal(got.length, expected.length, what);
+  const largest = expected.reduce((m, v) => Math.max(m, Math.abs(v)), 0);
+  got.forEach((v, i) => assert.ok(Math.abs(v - expected[i]) <= bound * largest, `${what}[${i}]: ${v}, expected ${expected[i]}`));
+};
+const refused = async (what, work, code, ...words) => {
+  const error = await Promise.resolve().then(work).then(() => assert.fail(`${what}: nothing was thrown`), (error) => error);
+  assert.ok(error instanceof LoraError, `${what}: ${error.stack}`);
+  assert.equal(error.code, code, `${what}: ${error.message}`);
+  for (const word of words) assert.ok(error.message.includes(word), `${what}: expected ${word} in: ${error.message}`);
+};
+/** What an adapter adds to each module: by name `[scaling·B·A, kind]`. */
+const deltas = (adapter) => Object.fromEntries(adapter.modules.map((m) => [m.name, m.deltaWeight()]));
+/** By name everything of the modules. */
+const parts = (adapter) => adapter.modules.map(({ name, kind, rank, scaling, a, b, magnitude, loraBias }) => ({ name, kind, rank, scaling, a, b, magnitude, loraBias }));
+/** The model that a golden adapter was made for. */
+const baseOf = (folder) => {
+  if (existsSync(join(golden, dirname(folder), "model.safetensors"))) return dirname(folder);
+  const file = [folder, dirname(folder)].map((each) => join(golden, each, "logits.safetensors")).find(existsSync);
+  return file && join("peft_files", `base_${safetensors(new Uint8Array(readFileSync(file))).metadata.base}`);
+};
+const withModels = folders.filter((folder) => baseOf(folder));
+const find = (what, wanted) => folders.find(wanted) ?? assert.fail(`no golden adapter ${what}`);
+const fields = (folder) => JSON.parse(text(folder, CONFIG));
+const simple = (folder) => {
+  const { use_dora, lora_bias, bias, modules_to_save, init_lora_weights } = fields(folder);
+  return !use_dora && !lora_bias && bias === "none" && !modules_to_save && init_lora_weights === true;
+};
+
+let server, own, work;
+before(async () => {
+  server = await serve(root, 0);
+  work = mkdtempSync(join(tmpdir(), "lora-webgpu-peft-"));
+  own = await serve(golden, 0);
+});
+after(async () => {
+  await Promise.all([server?.close(), own?.close()]);
+  if (work) rmSync(work, { recursive: true, force: true });
+});
+
+test("what PEFT saved is loaded, and saved again byte for byte", async () => {
+  const TYPES = { F32: "float32", F16: "float16", BF16: "bfloat16" };
+  for (const folder of folders) {
+    const config = text(folder, CONFIG), weights = read(folder, WEIGHTS), { tensors } = safetensors(weights);
+    const dtype = TYPES[Object.values(tensors)[0].dtype];
+    const adapter = await load(folder);
+    assert.deepEqual([adapter.notes, adapter.config], [[], JSON.parse(config)], folder);
+    const files = adapter.files({ dtype });
+    assert.equal(files.config, config, folder);
+    same(files.weights, weights, folder);
+    // Through the zip, too.
+    const again = (await loadPeft(files.zip())).files({ dtype });
+    assert.equal(again.config, config, folder);
+    same(again.weights, weights, folder);
+    const sizes = Object.values(tensors).map(({ shape }) => shape.reduce((product, d) => product * d, 1));
+    assert.equal(adapter.parameters, sizes.reduce((sum, size) => sum + size, 0), folder);
+    // Made anew of its modules, with its configuration.
+    const made = await makePeft({ layers: adapter.modules.map((m) => ({ name: m.name, kind: m.kind, rank: m.rank, alpha: m.alpha, a: m.a, b: m.b, ...(m.magnitude && { magnitude: m.magnitude }), ...(m.loraBias && { loraBias: m.loraBias }) })), like: adapter });
+    assert.deepEqual(parts(made), parts(adapter), folder);
+    same(made.files({ dtype }).weights, weights, `${folder}, made anew`);
+  }
+  console.log(`# ${folders.length} adapters loaded and saved again`);
+  assert.ok(folders.length > 0);
+});
+
+/** A zip whose entries are deflated. */
+function deflated(files, damage = 0) {
+  const entries = [], directory = [];
+  let at = 0;
+  const numbers = (format, ...values) => Buffer.concat(values.map((v, i) => {
+    const bytes = Buffer.alloc(Number(format[i]));
+    bytes.writeUIntLE(v, 0, bytes.length);
+    return bytes;
+  }));
+  for (const [name, data] of Object.entries(files)) {
+    const packed = deflateRawSync(data), encoded = Buffer.from(name);
+    const common = numbers("222224442" + "2", 20, 0, 8, 0, 0, (crc32(data) ^ damage) >>> 0, packed.length, data.length, encoded.length, 0);
+    const entry = Buffer.concat([numbers("4", 0x04034b50), common, encoded, packed]);
+    directory.push(numbers("42", 0x02014b50, 20), common, numbers("22244", 0, 0, 0, 0, at), encoded);
+    entries.push(entry);
+    at += entry.length;
+  }
+  const end = Buffer.concat(directory), count = entries.length;
+  return new Uint8Array(Buffer.concat([...entries, end, numbers("4222244" + "2", 0x06054b50, 0, 0, count, count, end.length, at, 0)]));
+}
+
+test("an adapter comes from an address, a zip, chosen files, bytes or objects", async () => {
+  const folder = folders[0], [config, weights] = [read(folder, CONFIG), read(folder, WEIGHTS)];
+  const address = `${own.url}${folder.split("\\").join("/")}`;
+  const packed = deflated({ [`adapter/${CONFIG}`]: config, "adapter/README.md": Buffer.from("read me"), [`adapter/${WEIGHTS}`]: weights });
+  const file = (name, data) => new File([data], name);
+  const sources = {
+    "an address": address, "with a slash": `${address}/`, "with a query": `${address}?a=b`, "a URL": new URL(address),
+    "a deflated zip": packed, "its buffer": packed.buffer.slice(packed.byteOffset, packed.byteOffset + packed.length), "as a Blob": new Blob([packed]),
+    "a stored zip": (await load(folder)).files().zip(),
+    "files": [file("README.md", "x"), file(CONFIG, config), file(WEIGHTS, weights)], "a set of them": new Set([file(CONFIG, config), file(WEIGHTS, weights)]),
+    "a file that is a zip": [file("adapter.zip", packed)],
+    "an object and bytes": { config: JSON.parse(new TextDecoder().decode(config)), weights },
+    "a Blob and an address": { config: new Blob([config]), weights: `${address}/${WEIGHTS}` },
+  };
+  const expected = parts(await load(folder));
+  for (const [what, source] of Object.entries(sources)) assert.deepEqual(parts(await loadPeft(source)), expected, what);
+
+  await refused("nothing there", () => loadPeft(`${own.url}nothing`), "file", "404");
+  await refused("no server", () => loadPeft("http://127.0.0.1:1/"), "file", "could not be fetched");
+  await refused("one of two", () => loadPeft([file(CONFIG, config)]), "file", WEIGHTS);
+  await refused("weights alone", () => loadPeft(weights), "file", "zip");
+  await refused("half a zip", () => loadPeft(packed.subarray(0, packed.length / 2)), "file", "cut off");
+  await refused("a damaged zip", () => loadPeft(deflated({ [CONFIG]: config, [WEIGHTS]: weights }, 1)), "file", CONFIG, "damaged");
+  await refused("a zip of others", () => loadPeft(deflated({ "a.txt": config })), "file", CONFIG);
+  await refused("a number", () => loadPeft(3), "invalid-argument", "3");
+  await refused("another option", () => loadPeft(packed, { modules: [] }), "unknown-option", "modules");
+  await refused("a config of another kind", () => loadPeft({ config: 3, weights }), "invalid-argument", CONFIG);
+  // No byte of a zip can be changed, nor its end lost, without an error or the same numbers.
+  for (let at = 0; at < packed.length; at += 1 + Math.floor(packed.length / 300)) {
+    for (const bytes of [packed.slice(0, at), packed.map((byte, i) => (i === at ? byte ^ 0x41 : byte))]) {
+      const got = await loadPeft(bytes).then(parts, (error) => error);
+      if (!(got instanceof LoraError)) assert.deepEqual(got, expected, `byte ${at}`);
+    }
+  }
+});
+
+test("the report says what fits a model; what does not is an error, or with strict: false a list", async () => {
+  for (const folder of withModels) {
+    const model = new Blob([read(baseOf(folder), "model.safetensors")]);
+    const adapter = await load(folder, { model });
+    const report = await adapter.report(model);
+    assert.deepEqual([report.matched, report.missing, report.leftover], [adapter.modules.map((m) => m.name), [], []], folder);
+  }
+  const folder = find("with a model", (each) => withModels.includes(each) && simple(each));
+  const adapter = await load(folder), [first, second] = adapter.modules;
+  const modules = adapter.modules.map(({ name, inFeatures, outFeatures }) => ({ name, inFeatures, outFeatures }));
+  const more = { name: first.name.replace(/\d+/, "999"), inFeatures: first.inFeatures, outFeatures: first.outFeatures };
+  const report = await adapter.report([...modules.slice(1), more], { strict: false });
+  assert.deepEqual([report.matched.length, report.leftover, report.missing], [modules.length - 1, [first.name], [more.name]]);
+  await refused("a module too many", () => adapter.report(modules.slice(1)), "unmatched", first.name);
+  await refused("another model", () => adapter.report([more], { strict: false }), "unmatched", "none of the adapter's modules");
+  await refused("no module", () => adapter.report([], { strict: false }), "unmatched");
+  await refused("other widths", () => adapter.report([{ ...modules[0], inFeatures: 7 }, ...modules.slice(1)]), "shape", first.name, "7");
+  await refused("on loading", () => load(folder, { model: modules.slice(1) }), "unmatched", first.name);
+  assert.ok(await load(folder, { model: modules.slice(1), strict: false }));
+  assert.ok(second.name);
+  const listed = await modelModules(read(baseOf(folder), "model.safetensors"));
+  assert.ok(listed.some(({ kind }) => kind === "embedding"));
+  await refused("no model", () => modelModules(new Uint8Array(20)), "file");
+  await refused("a header of terabytes", () => modelModules(new Uint8Array(20).fill(255)), "file");
+});
+
+test("adapters are combined as PEFT does it", async () => {
+  const pair = folders.filter((folder) => dirname(folder).endsWith("weighted"));
+  const [a, b] = await Promise.all((pair.length === 2 ? pair : [folders[0], folders[0]]).map((folder) => load(folder)));
+  const expected = Object.fromEntries(a.modules.map((m, i) => [m.name, m.deltaWeight().map((v, k) => 0.7 * v + 0.4 * b.modules[i].deltaWeight()[k])]));
+  const both = [{ adapter: a, weight: 0.7 }, { adapter: b, weight: 0.4 }], rank = a.modules[0].rank + b.modules[0].rank;
+  for (const options of [undefined, { type: "cat" }, { type: "svd", rank }]) {
+    const combined = await combine(both, options);
+    for (const [name, delta] of Object.entries(deltas(combined))) near(delta, expected[name], 2e-6, `${options?.type} ${name}`);
+    assert.equal(combined.modules[0].rank, rank);
+  }
+  const linear = await combine(both, { type: "linear" });
+  const [m, n] = [a.modules[0], b.modules[0]];
+  near(linear.modules[0].a, m.a.map((v, i) => Math.sqrt(0.7 * m.scaling) * v + Math.sqrt(0.4 * n.scaling) * n.a[i]), 1e-6, "linear A");
+  await refused("none", () => combine([]), "invalid-argument");
+  await refused("another type", () => combine(both, { type: "ties" }), "invalid-argument", "ties");
+  await refused("no adapter", () => combine([{ adapter: {}, weight: 1 }]), "invalid-argument", "PeftAdapter");
+  await refused("no weight", () => combine([{ adapter: a, weight: NaN }]), "invalid-argument", "weight");
+});
+
+test("a merged model has scaling·B·A in the weights that are adapted, and all else as it was", async () => {
+  for (const folder of withModels.filter(simple)) {
+    const model = read(baseOf(folder), "model.safetensors"), adapter = await load(folder), changes = deltas(adapter);
+    const merged = new Uint8Array(await (await merge({ adapter, model: new Blob([model]) })).arrayBuffer());
+    const [before, after] = [safetensors(model), safetensors(merged)];
+    assert.deepEqual(after.tensors, before.tensors, folder);
+    const embeddings = new Set(adapter.modules.filter(({ kind }) => kind === "embedding").map(({ name }) => name));
+    for (const name of Object.keys(before.tensors)) {
+      const delta = changes[name.replace(/\.weight$/, "")];
+      if (!delta) same(after.raw(name), before.raw(name), `${folder}: ${name}`);
+      else if (!embeddings.has(name.replace(/\.weight$/, ""))) near(after.values(name), before.values(name).map((v, i) => v + delta[i]), 3e-7, `${folder}: ${name}`);
+    }
+  }
+  // Of several files each is merged.
+  const folder = find("with a model", (each) => withModels.includes(each) && simple(each));
+  const { tensors, values } = safetensors(read(baseOf(folder), "model.safetensors")), names = Object.keys(tensors);
+  const shard = (some) => container(Object.fromEntries(some.map((name) => [name, [tensors[name].shape, values(name)]])));
+  const adapter = await load(folder), half = names.length / 2;
+  const shards = await merge({ adapter, model: [names.slice(0, half), names.slice(half)].map(shard) });
+  const whole = safetensors(new Uint8Array(await (await merge({ adapter, model: shard(names) })).arrayBuffer()));
+  for (const blob of shards) {
+    const part = safetensors(new Uint8Array(await blob.arrayBuffer()));
+    for (const name of Object.keys(part.tensors)) same(part.raw(name), whole.raw(name), name);
+  }
+  const without = names.filter((name) => name !== `${adapter.modules[0].name}.weight`);
+  await refused("a model without a module", () => merge({ adapter, model: shard(without) }), "unmatched", adapter.modules[0].name);
+  await refused("half a model", () => merge({ adapter, model: shard(names).subarray(0, 1000) }), "file");
+  await refused("no adapter", () => merge({ adapter: {}, model: shard(names) }), "invalid-argument");
+});
+
+test("GGUF, Kohya's, MLX's and the seed's forms are written and read, and what they cannot hold is named", async () => {
+  for (const folder of withModels) {
+    const adapter = await load(folder), base = baseOf(folder), modelConfig = JSON.parse(text(base, "config.json"));
+    const model = new Blob([read(base, "model.safetensors")]);
+    const forms = {
+      gguf: [() => adapter.toGguf({ modelConfig, name: "fine" }), (file) => importAdapter({ format: "gguf", file, modelConfig })],
+      kohya: [() => adapter.toKohya(), (file) => importAdapter({ format: "kohya", file, model })],
+    };
+    for (const [format, [write, readBack]] of Object.entries(forms)) {
+      const lost = await adapter.canExport(format, format === "gguf" ? { modelConfig } : {});
+      if (simple(folder) && adapter.modules.every(({ kind }) => kind === "linear")) assert.deepEqual(lost, [], `${folder}: ${format}`);
+      if (lost.length) {
+        await refused(`${folder}: ${format}`, write, "unsupported");
+        continue;
+      }
+      const back = await readBack(await write()), expected = deltas(adapter);
+      assert.equal(back.modules.length, adapter.modules.length, folder);
+      for (const [name, delta] of Object.entries(deltas(back))) near(delta, expected[name], 1e-6, `${folder}: ${format}: ${name}`);
+    }
+    assert.deepEqual(await adapter.canExport("peft"), []);
+    if (adapter.changesBase) {
+      // The plain adapter does on the model's own weights what this one does on those that it changed.
+      const plain = await adapter.toPlain({ model });
+      assert.deepEqual([plain.changesBase, plain.modules[0].rank], [false, 2 * adapter.modules[0].rank]);
+      const [one, other] = await Promise.all([adapter, plain].map(async (each) => safetensors(new Uint8Array(await (await merge({ adapter: each, model })).arrayBuffer()))));
+      for (const { name } of adapter.modules) near(other.values(`${name}.weight`), one.values(`${name}.weight`), 2e-6, name);
+      assert.deepEqual(await plain.canExport("gguf", { modelConfig }), []);
+    }
+  }
+  const losing = await Promise.all(folders.filter((folder) => !simple(folder)).map(async (folder) => (await load(folder)).canExport("kohya")));
+  for (const word of ["DoRA", "biases of B", "trained biases", "modules_to_save"]) assert.ok(losing.flat().some((each) => each.includes(word)), word);
+
+  const numbers = (length, seed) => Float32Array.from({ length }, (_, i) => (((i * 37 + seed * 101) % 29) - 14) / 16);
+  const layers = ["q_proj", "v_proj"].map((name, i) => ({ name: `model.layers.0.self_attn.${name}`, rank: 2, alpha: 4, a: numbers(10, i), b: numbers(i ? 6 : 8, i + 5) }));
+  const adapter = await makePeft({ layers });
+  const hesper = adapter.toHesper();
+  assert.deepEqual(parts(await importAdapter({ format: "hesper", file: hesper, inFeatures: 5, qOutFeatures: 4, vOutFeatures: 3 })), parts(adapter));
+  const turned = (values, rows) => Float32Array.from(values, (_, i) => values[(i % rows) * (values.length / rows) + Math.floor(i / rows)]);
+  const mlx = Object.fromEntries(layers.flatMap(({ name, a, b }) => [[`${name}.lora_a`, [[5, 2], turned(a, 2)]], [`${name}.lora_b`, [[2, b.length / 2], turned(b, b.length / 2)]]]));
+  const config = { lora_parameters: { rank: 2, scale: 2 } };
+  assert.deepEqual(parts(await importAdapter({ format: "mlx", file: container(mlx), config })), parts(adapter));
+
+  await refused("another format", () => importAdapter({ format: "onnx", file: hesper }), "invalid-argument", "onnx");
+  await refused("another's option", () => importAdapter({ format: "hesper", file: hesper, model: [] }), "unknown-option", "model");
+  await refused("other widths", () => importAdapter({ format: "hesper", file: hesper, inFeatures: 6, qOutFeatures: 4, vOutFeatures: 3 }), "file");
+  for (const format of ["gguf", "kohya", "mlx", "hesper"]) {
+    const others = { gguf: {}, kohya: { model: [{ name: "a", inFeatures: 1, outFeatures: 1 }] }, mlx: { config: {} }, hesper: { inFeatures: 1, qOutFeatures: 1, vOutFeatures: 1 } };
+    for (const file of [new Uint8Array(), new Uint8Array(40).fill(255)]) await refused(format, () => importAdapter({ format, file, ...others[format] }), "file");
+  }
+  await refused("GGUF without a model", () => adapter.toGguf({}), "invalid-argument", "modelConfig");
+  await refused("another export", () => adapter.canExport("onnx"), "invalid-argument", "onnx");
+});
+
+test("files that contradict themselves are errors that name the thing, or notes", async () => {
+  const config = { peft_type: "LORA", r: 2, lora_alpha: 4, target_modules: ["fc"] };
+  const A = "base_model.model.fc.lora_A.weight", B = "base_model.model.fc.lora_B.weight", ones = (n) => new Array(n).fill(1);
+  const good = { [A]: [[2, 3], ones(6)], [B]: [[4, 2], ones(8)] };
+  const weights = container(good);
+  const { modules: [fc], parameters } = await loadPeft({ config, weights });
+  assert.deepEqual([fc.name, fc.rank, fc.scaling, fc.inFeatures, fc.outFeatures, parameters, [...fc.deltaWeight()]], ["fc", 2, 2, 3, 4, 14, ones(12).map(() => 4)]);
+
+  const header = (text, length = text.length) => new Uint8Array(Buffer.concat([Buffer.from(BigUint64Array.of(BigInt(length)).buffer), Buffer.from(text)]));
+  const one = (shape, from, to) => header(JSON.stringify({ [A]: { dtype: "F32", shape, data_offsets: [from, to] } }));
+  const broken = {
+    nothing: new Uint8Array(), "a cut": weights.subarray(0, -1), "half": weights.subarray(0, 60), "a longer file": Uint8Array.from([...weights, 0]),
+    "a header of terabytes": header("{}", 1e13), "a tensor of terabytes": one([1e12], 0, 4e12), "a shape beyond counting": one([4294967296, 4294967296, 16], 0, 8),
+    "an overlap": header(JSON.stringify({ [A]: { dtype: "F32", shape: [1], data_offsets: [0, 4] }, [B]: { dtype: "F32", shape: [1], data_offsets: [2, 6] } }) ),
+    "equal keys": header(`{"${A}":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"${A}":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}`),
+    "no JSON": header("{]"), "no tensors": container({}), "A alone": container({ [A]: good[A] }), "two ranks": container({ ...good, [B]: [[4, 3], ones(12)] }),
+    "no adapter": container({ "fc.weight": [[1], [1]] }),
+  };
+  for (const [what, bytes] of Object.entries(broken)) {
+    for (const strict of [true, false]) await refused(what, () => loadPeft({ config, weights: bytes }, { strict }), "file");
+  }
+  await refused("a kernel of 3×3", () => loadPeft({ config, weights: container({ [A]: [[2, 3, 3, 3], ones(54)], [B]: [[4, 2, 1, 1], ones(8)] }) }), "unsupported", "fc", "1×1");
+  for (const text of ["", "{", "[]", "null", '{"r":2']) await refused(`config ${text}`, () => loadPeft({ config: Buffer.from(text), weights }), "file", CONFIG);
+  await refused("another method", () => loadPeft({ config: { ...config, peft_type: "IA3" }, weights }), "unsupported", "IA3");
+  for (const [what, options, files] of [
+    ["NaN", "fc.lora_A.weight", { config, weights: container({ ...good, [A]: [[2, 3], [NaN, 1, 1, 1, 1, 1]] }) }],
+    ["alpha 0", "alpha", { config: { ...config, lora_alpha: 0 }, weights }],
+  ]) {
+    await refused(what, () => loadPeft(files), "file", options);
+    const { notes } = await loadPeft(files, { strict: false });
+    assert.ok(notes.some((note) => note.includes(options)), `${what}: ${notes}`);
+  }
+  const { notes } = await loadPeft({ config: { ...config, r: 7 }, weights });
+  assert.ok(notes.some((note) => note.includes("r is 7")), notes.join());
+  const odd = await loadPeft({ config: { ...config, a_field: { of: ["tomorrow", 1e400, "é\u2028"] } }, weights });
+  assert.deepEqual(JSON.parse(odd.files().config).a_field, { of: ["tomorrow", null, "é\u2028"] });
+
+  const layer = { name: "fc", rank: 2, a: new Float32Array(6), b: new Float32Array(8) };
+  for (const [what, layers, code, word] of [
+    ["no name", [{ ...layer, name: "" }], "invalid-argument", "name"], ["one name twice", [layer, layer], "file", "fc"], ["a list", [layer.a], "unknown-option", ""],
+    ["a rank that does not divide", [{ ...layer, rank: 4 }], "file", "fc"], ["rank 0", [{ ...layer, rank: 0 }], "invalid-argument", "rank"], ["alpha NaN", [{ ...layer, alpha: NaN }], "invalid-argument", "alpha"],
+    ["a short magnitude", [{ ...layer, magnitude: new Float32Array(3) }], "file", "fc"], ["numbers of another kind", [{ ...layer, a: [1] }], "invalid-argument", "a"], ["another option", [{ ...layer, beta: 1 }], "unknown-option", "beta"],
+    ["none", 3, "invalid-argument", "layers"],
+  ]) await refused(what, () => savePeft({ layers }), code, word);
+  await refused("another type", () => savePeft({ layers: [layer], dtype: "float8" }), "invalid-argument", "dtype");
+  await refused("f16 beyond its range", () => savePeft({ layers: [{ ...layer, b: new Float32Array(8).fill(1e6) }], dtype: "float16" }), "file");
+  const saved = await savePeft({ layers: [layer], baseModel: "some/base", config: { task_type: "CAUSAL_LM" } });
+  assert.deepEqual([JSON.parse(saved.config).base_model_name_or_path, JSON.parse(saved.config).task_type], ["some/base", "CAUSAL_LM"]);
+});
+
+const command = (...args) => promisify(execFile)(process.execPath, [join(root, "bin/lora-webgpu.mjs"), ...args])
+  .then(({ stdout, stderr }) => ({ code: 0, stdout, stderr }), ({ code, stdout, stderr }) => ({ code, stdout, stderr }));
+
+test("npx lora-webgpu inspects, converts and merges", async () => {
+  const folder = find("with a model", (each) => withModels.includes(each) && simple(each) && existsSync(join(golden, dirname(each), "model.safetensors")));
+  const adapter = join(golden, folder), model = join(golden, baseOf(folder)), at = (name) => join(work, name);
+  const ok = async (...args) => {
+    const { code, stdout, stderr } = await command(...args);
+    assert.equal(code, 0, stderr);
+    assert.equal(stderr, "");
+    return stdout;
+  };
+  const loaded = await load(folder);
+  const [words, json] = await Promise.all([ok("inspect", adapter, "--model", model), ok("inspect", adapter, "--model", join(model, "model.safetensors"), "--json")]);
+  assert.match(words, new RegExp(`${loaded.modules.length} modules, ${loaded.parameters} trained numbers`));
+  assert.match(words, new RegExp(`${loaded.modules.length} modules matched, 0 missing`));
+  const said = JSON.parse(json);
+  assert.deepEqual([said.parameters, said.modules.length, said.report.matched], [loaded.parameters, loaded.modules.length, loaded.modules.map(({ name }) => name)]);
+
+  await Promise.all([
+    ok("convert", adapter, "--to", "peft", "--out", at("again")), ok("convert", adapter, "--to", "peft", "-o", at("again.zip")),
+    ok("convert", adapter, "--to", "gguf", "--out", at("a.gguf"), "--model", model), ok("convert", adapter, "--to", "kohya", "--out", at("kohya.safetensors")),
+    ok("convert", adapter, "--to", "peft", "--dtype", "bfloat16", "--out", at("half.zip")), ok("merge", adapter, "--model", model, "--out", at("merged")),
+    ok("merge", adapter, "--model", join(model, "model.safetensors"), "--out", at("merged.safetensors")),
+  ]);
+  for (const name of [CONFIG, WEIGHTS]) same(readFileSync(join(work, "again", name)), readFileSync(join(adapter, name)), name);
+  assert.deepEqual(parts(await loadPeft(new Uint8Array(readFileSync(at("again.zip"))))), parts(loaded));
+  assert.equal(Object.values(safetensors((await loadPeft(new Uint8Array(readFileSync(at("half.zip"))))).files({ dtype: "bfloat16" }).weights).tensors)[0].dtype, "BF16");
+  const merged = new Uint8Array(await (await merge({ adapter: loaded, model: read(baseOf(folder), "model.safetensors") })).arrayBuffer());
+  same(readFileSync(join(work, "merged/model.safetensors")), merged, "merged");
+  same(readFileSync(at("merged.safetensors")), merged, "merged alone");
+  assert.ok(existsSync(join(work, "merged/config.json")));
+  // And back.
+  await Promise.all([
+    ok("convert", at("a.gguf"), "--model", model, "--to", "peft", "--out", at("from-gguf")), ok("convert", at("kohya.safetensors"), "--from", "kohya", "--model", model, "--to", "peft", "--out", at("from-kohya")),
+  ]);
+  const expected = deltas(loaded);
+  for (const name of ["from-gguf", "from-kohya"]) {
+    const back = await loadPeft({ config: new Uint8Array(readFileSync(join(work, name, CONFIG))), weights: new Uint8Array(readFileSync(join(work, name, WEIGHTS))) });
+    for (const [module, delta] of Object.entries(deltas(back))) near(delta, expected[module], 1e-6, `${name}: ${module}`);
+  }
+  const pissa = withModels.find((each) => fields(each).init_lora_weights === "pissa");
+  if (pissa) {
+    const base = join(golden, baseOf(pissa));
+    await ok("convert", join(golden, pissa), "--plain", "--model", base, "--to", "gguf", "--out", at("plain.gguf"));
+    assert.match((await command("convert", join(golden, pissa), "--model", base, "--to", "gguf", "--out", at("x.gguf"))).stderr, /pissa/);
+  }
+  assert.match(await ok(), /inspect ADAPTER/);
+  assert.match(await ok("--help"), /merge ADAPTER/);
+});
+
+test("a command that cannot be done says why, on one line where it can, and leaves no file", async () => {
+  const folder = withModels[0], adapter = join(golden, folder), model = join(golden, baseOf(folder)), out = join(work, "nothing");
+  mkdirSync(join(work, "empty"));
+  writeFileSync(join(work, "half.zip"), read(folder, WEIGHTS).subarray(0, 50));
+  const wide = find("of more than q and v", (each) => fields(each).target_modules.includes("down_proj"));
+  const other = find("of another model", (each) => !withModels.includes(each));
+  const cases = [
+    [["destroy", adapter], /inspect ADAPTER/], [["inspect"], /inspect ADAPTER/], [["inspect", adapter, adapter], /inspect ADAPTER/], [["inspect", adapter, "--deep"], /--deep/],
+    [["inspect", join(work, "missing")], /ENOENT/], [["inspect", join(work, "empty")], /ENOENT.*adapter_config/], [["inspect", join(work, "half.zip")], /^file: .*zip/],
+    [["inspect", adapter, "--model", join(work, "empty")], /expected .safetensors files/], [["inspect", adapter, "--from", "onnx"], /expected peft, gguf/],
+    [["inspect", join(golden, other), "--model", model], /^unmatched: /], [["inspect", adapter, "--from", "hesper"], /--in-features/], [["inspect", adapter, "--from", "kohya"], /needs --model/],
+    [["convert", adapter, "--out", out], /needs --to/], [["convert", adapter, "--to", "peft"], /--out/], [["convert", adapter, "--to", "onnx", "--out", out], /expected peft, gguf/],
+    [["convert", adapter, "--to", "gguf", "--out", out], /needs --model/], [["convert", adapter, "--to", "peft", "--dtype", "float8", "--out", out], /float8/], [["convert", join(golden, wide), "--to", "hesper", "--out", out], /q_proj and v_proj|hesper cannot hold/],
+    [["merge", adapter, "--model", model], /--out/], [["merge", adapter, "--out", out], /--model/], [["merge", adapter, "--model", model, "--out", model], /is the model itself/],
+    [["merge", join(golden, other), "--model", model, "--out", out], /^unmatched: /],
+  ];
+  for (let i = 0; i < cases.length; i += 4) {
+    await Promise.all(cases.slice(i, i + 4).map(async ([args, words]) => {
+      const { code, stderr, stdout } = await command(...args);
+      assert.equal(code, 1, `${args}: ${stdout}`);
+      assert.match(stderr, words, args.join(" "));
+      assert.ok(!/^\s+at /m.test(stderr), `${args}: ${stderr}`);
+    }));
+  }
+  assert.ok(!existsSync(out), "something was written");
+});
+
+test("in a page an adapter is trained, saved, loaded into new layers, and gives the same outputs", async () => {
+  const browser = await launch();
+  try {
+    await onPage(browser, `${server.url}tests/e2e/bare.html`, {}, async (page) => {
+      await page.waitForFunction(() => globalThis.ready);
+      const results = await page.evaluate(async () => {
+        const results = [];
+        for (const variant of [{}, { useRslora: true, alpha: 3 }, { useDora: true }, { loraBias: true, trainBias: true }]) {
+          const layers = () => [["block.0.fc", 6, 7], ["head", 7, 5]].map(([name, inFeatures, outFeatures], i) => new LoraLinear(gpu, {
+            name, inFeatures, outFeatures, rank: 2 + i, alpha: 4, seed: i, weight: numbers(inFeatures * outFeatures, i).map((v) => v / 4), bias: numbers(outFeatures, i + 7), ...variant,
+          }));
+          const forward = async ([first, second]) => {
+            const rec = gpu.record(), output = second.forward(rec, first.forward(rec, tensor("x", [3, 6], numbers(18, 4))));
+            await rec.submit();
+            return [...(await output.read())];
+          };
+          const train = async (network, steps) => {
+            const trainer = new Trainer(gpu, { layers: network, loss: mse(), optimizer: adamw({ lr: 0.02 }) });
+            const losses = [];
+            for (let i = 0; i < steps; i++) losses.push((await trainer.step({ x: numbers(18, 4), target: numbers(15, 5) })).loss);
+            trainer.dispose();
+            return losses;
+          };
+          const [trained, fresh] = [layers(), layers()];
+          const start = await forward(trained);
+          const losses = await train(trained, 5);
+          const saved = await savePeft({ layers: trained, baseModel: "base" });
+          const zip = new File([saved.zip()], "adapter.zip");
+          const adapter = await loadPeft([zip], { model: trained.map(({ name, inFeatures, outFeatures }) => ({ name, inFeatures, outFeatures })) });
+          adapter.applyTo(fresh);
+          const outputs = [await forward(trained), await forward(fresh)];
+          const scalings = fresh.map((layer, i) => [layer.scaling, trained[i].scaling, adapter.modules[i].scaling]);
+          // Training goes on, and what is saved keeps the configuration.
+          const again = await train(fresh, 5);
+          const second = await savePeft({ layers: fresh, like: adapter });
+          const wrong = [
+            await failure(() => adapter.applyTo(fresh.slice(1))), await failure(() => adapter.applyTo([...fresh, new LoraLinear(gpu, { name: "more", inFeatures: 1, outFeatures: 1, rank: 1, weight: new Float32Array(1) })])),
+            await failure(() => adapter.applyTo(fresh.map((layer) => new LoraLinear(gpu, { name: layer.name, inFeatures: layer.inFeatures, outFeatures: layer.outFeatures, rank: 1, weight: new Float32Array(layer.inFeatures * layer.outFeatures) })))),
+            await failure(() => savePeft({ layers: [new LoraLinear(gpu, { inFeatures: 1, outFeatures: 1, rank: 1, weight: new Float32Array(1) })] })),
+          ];
+          results.push({ start, losses, again, outputs, scalings, config: JSON.parse(saved.config), second: JSON.parse(second.config), wrong });
+          [...trained, ...fresh].forEach((layer) => layer.dispose());
+        }
+        return results;
+      });
+      for (const { start, losses, again, outputs, scalings, config, second, wrong } of results) {
+        assert.deepEqual(outputs[0], outputs[1]);
+        assert.notDeepEqual(outputs[0], start);
+        assert.ok(again.at(-1) < losses.at(-1) && losses.at(-1) < losses[0], `${losses}, ${again}`);
+        for (const [layer, other, file] of scalings) assert.ok(layer === other && Math.abs(layer - file) <= 1e-6 * layer, scalings.join());
+        assert.deepEqual(second, config);
+        assert.deepEqual(wrong.map(({ code }) => code), ["unmatched", "unmatched", "shape", "invalid-argument"]);
+      }
+      assert.deepEqual(results.map(({ config }) => [config.use_rslora ?? false, config.use_dora ?? false, config.lora_bias ?? false, config.bias]),
+        [[false, false, false, "none"], [true, false, false, "none"], [false, true, false, "none"], [false, false, true, "lora_only"]]);
+    });
+    // PEFT's own adapters of y = fc2(tanh(fc1(x))), by their address.
+    const ends = folders.filter((folder) => basename(folder) === "end" && existsSync(join(golden, dirname(folder), "trace.safetensors")));
+    await onPage(browser, `${server.url}tests/e2e/bare.html`, {}, async (page) => {
+      await page.waitForFunction(() => globalThis.ready);
+      for (const folder of ends) {
+        const { values, tensors } = safetensors(read(dirname(folder), "trace.safetensors"));
+        const given = ["base.fc1.weight", "base.fc1.bias", "base.fc2.weight", "base.fc2.bias", "x"].filter((name) => tensors[name]).map((name) => [name, tensors[name].shape, [...values(name)]]);
+        const files = [CONFIG, WEIGHTS].map((name) => [...read(folder, name)]);
+        const y = await page.evaluate(async ([given, [config, weights]]) => {
+          const t = Object.fromEntries(given.map(([name, shape, data]) => [name, { shape, data: Float32Array.from(data) }]));
+          const adapter = await loadPeft({ config: Uint8Array.from(config), weights: Uint8Array.from(weights) });
+          const layers = ["fc1", "fc2"].map((name) => {
+            const [outFeatures, inFeatures] = t[`base.${name}.weight`].shape, bias = t[`base.${name}.bias`]?.data;
+            const module = adapter.modules.find((module) => module.name === name);
+            return new LoraLinear(gpu, { name, inFeatures, outFeatures, rank: module?.rank ?? 1, alpha: module?.alpha ?? 1, useRslora: adapter.config.use_rslora ?? false, useDora: module?.magnitude !== undefined, weight: t[`base.${name}.weight`].data, ...(bias && { bias }) });
+          });
+          adapter.applyTo(layers, { strict: false });
+          const forward = async (layer, x, inFeatures) => {
+            const rec = gpu.record(), output = layer.forward(rec, tensor("x", [x.length / inFeatures, inFeatures], x));
+            await rec.submit();
+            return output.read();
+          };
+          const [fc1, fc2] = layers;
+          const y = [...(await forward(fc2, (await forward(fc1, t.x.data, fc1.inFeatures)).map(Math.tanh), fc2.inFeatures))];
+          layers.forEach((layer) => layer.dispose());
+          return y;
+        }, [given, files]);
+        near(y, values("y_end"), 1e-5, folder);
+      }
+      assert.ok(ends.length > 0);
+    });
+  } finally {
+    await browser.close();
+  }
+});

@@ -170,7 +170,7 @@ fn bindings_agree_in_order_name_access_and_elements() {
             .iter()
             .map(|(name, access)| match access {
                 Access::Read | Access::ReadInt | Access::ReadWords => (*name, storage(StorageAccess::LOAD)),
-                Access::Write | Access::WriteInt => (*name, storage(read_write)),
+                Access::Write | Access::WriteInt | Access::WriteWords => (*name, storage(read_write)),
             })
             .chain([("params", AddressSpace::Uniform)])
             .enumerate()
@@ -185,7 +185,7 @@ fn bindings_agree_in_order_name_access_and_elements() {
             let expected = match access {
                 Access::Read | Access::Write => ScalarKind::Float,
                 Access::ReadInt | Access::WriteInt => ScalarKind::Sint,
-                Access::ReadWords => ScalarKind::Uint,
+                Access::ReadWords | Access::WriteWords => ScalarKind::Uint,
             };
             if let Some(found) = elements(&module, variable.ty) {
                 assert_eq!(found, expected, "{}: elements of {name}", kernel.name);

@@ -124,6 +124,20 @@ impl FrozenLinear {
         }
     }
 
+    /// The weight where adapters can be merged into it, in f32 or f16 as [`Rows`] has them and in one buffer.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where it is not.
+    pub(crate) fn mergeable(&self) -> Result<&Tensor> {
+        match &*self.shards {
+            [(_, rows)] if matches!(self.kind, WeightKind::F32 | WeightKind::F16) => Ok(&rows.weight),
+            _ => {
+                let expected = "a weight in f32 or f16 and one buffer: merge into such a copy of the model";
+                Err(Error::argument("base", expected, self.kind.name()))
+            }
+        }
+    }
+
     /// The weight as kernels take it: for tests of single kernels.
     #[doc(hidden)]
     pub fn kernel_rows(&self) -> Vec<Rows> {

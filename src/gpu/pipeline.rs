@@ -18,12 +18,14 @@ pub enum Access {
     Write,
     /// `var<storage, read_write>` of `i32`
     WriteInt,
+    /// `var<storage, read_write>` of `u32`
+    WriteWords,
 }
 
 impl Access {
     /// Whether the kernel writes.
     pub fn is_write(self) -> bool {
-        matches!(self, Access::Write | Access::WriteInt)
+        matches!(self, Access::Write | Access::WriteInt | Access::WriteWords)
     }
 }
 

@@ -19,8 +19,15 @@ pub struct Recording {
 }
 
 enum Op {
-    Dispatch { kernel: &'static Kernel, tensors: Vec<Tensor>, params: Box<[u8]>, workgroups: [u32; 2] },
+    Dispatch {
+        kernel: &'static Kernel,
+        tensors: Vec<Tensor>,
+        params: Box<[u8]>,
+        workgroups: [u32; 2],
+    },
     Zero(Tensor),
+    /// From the first to the second.
+    Copy([Tensor; 2]),
 }
 
 /// The kernels of all their dispatches.
@@ -56,6 +63,11 @@ enum Resolved {
     Zero {
         buffer: wgpu::Buffer,
         offset: u64,
+        size: u64,
+    },
+    Copy {
+        from: (wgpu::Buffer, u64),
+        to: (wgpu::Buffer, u64),
         size: u64,
     },
 }
@@ -132,6 +144,18 @@ impl Recording {
         Ok(())
     }
 
+    /// Records `to = from` to the bit, of one shape and in different buffers.
+    pub(crate) fn copy(&self, from: &Tensor, to: &Tensor) -> Result<()> {
+        to.expect_shape("to", from.shape())?;
+        to.expect_dtype(from.dtype())?;
+        for (tensor, usage) in [(from, wgpu::BufferUsages::COPY_SRC), (to, wgpu::BufferUsages::COPY_DST)] {
+            self.check(tensor)?;
+            expect_usage(&tensor.place()?.storage.buffer, tensor.label(), "to be copied", usage)?;
+        }
+        self.ops.borrow_mut().push(Op::Copy([from.clone(), to.clone()]));
+        Ok(())
+    }
+
     /// Records one dispatch of `kernel` over its storage buffers in binding order.
     ///
     /// # Errors
@@ -150,7 +174,7 @@ impl Recording {
             tensor.expect_dtype(match access {
                 Access::Read | Access::Write => DType::F32,
                 Access::ReadInt | Access::WriteInt => DType::I32,
-                Access::ReadWords => DType::U32,
+                Access::ReadWords | Access::WriteWords => DType::U32,
             })?;
         }
         check_aliases(kernel, tensors)?;
@@ -230,6 +254,10 @@ impl Recording {
                     pass = None;
                     encoder.clear_buffer(buffer, *offset, Some(*size));
                 }
+                Resolved::Copy { from, to, size } => {
+                    pass = None;
+                    encoder.copy_buffer_to_buffer(&from.0, from.1, &to.0, to.1, Some(*size));
+                }
                 Resolved::Dispatch {
                     #[cfg(not(target_arch = "wasm32"))]
                     kernel,
@@ -288,6 +316,7 @@ impl Recording {
                     tensors.as_slice()
                 }
                 Op::Zero(tensor) => std::slice::from_ref(tensor),
+                Op::Copy(tensors) => tensors,
             };
             places.push(tensors.iter().map(|t| Ok((t.place()?, t.bytes()))).collect::<Result<_>>()?);
         }
@@ -304,6 +333,10 @@ impl Recording {
             Op::Zero(_) => {
                 let (place, size) = &places[0];
                 Resolved::Zero { buffer: place.storage.buffer.clone(), offset: place.offset, size: *size }
+            }
+            Op::Copy(_) => {
+                let end = |place: &Place| (place.storage.buffer.clone(), place.offset);
+                Resolved::Copy { from: end(&places[0].0), to: end(&places[1].0), size: places[0].1 }
             }
             Op::Dispatch { kernel, params: value, workgroups, .. } => Resolved::Dispatch {
                 #[cfg(not(target_arch = "wasm32"))]

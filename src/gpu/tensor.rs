@@ -270,6 +270,12 @@ impl Tensor {
         Ok(Tensor::typed_view(gpu, label, DType::U32, shape, &storage, 0))
     }
 
+    /// Another one of the same shape and type, zeros.
+    pub(crate) fn another(&self, label: &str) -> Result<Tensor> {
+        let storage = Storage::new(self.gpu(), label, self.bytes())?;
+        Ok(Tensor::typed_view(self.gpu(), label, self.dtype(), self.shape(), &storage, 0))
+    }
+
     /// A tensor in a buffer of the same device that others made, from `byte_offset` on. It is used in place and never
     /// destroyed here. It needs the usage `STORAGE`, to be read `COPY_SRC`, to be written or zeroed `COPY_DST`.
     ///

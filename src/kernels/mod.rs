@@ -89,6 +89,7 @@ static ONE_BY_ONE: &[&Kernel] = &[
     &lora::grad_dh_gemv::KERNEL,
     &lora::input_grad::KERNEL,
     &lora::merge::KERNEL,
+    &lora::merge_f16::KERNEL,
     &lora::project_a::KERNEL,
     &lora::project_a_gemv::KERNEL,
     &lora::project_b::KERNEL,

@@ -4,9 +4,10 @@ use std::rc::Rc;
 
 use super::adapter::Adapter;
 use super::layer::LoraLinear;
+use crate::base::WeightKind;
 use crate::error::{Error, Result};
 use crate::gpu::{Recording, Submission, Tensor};
-use crate::kernels::lora::{bias_add, merge, save_activation};
+use crate::kernels::lora::{bias_add, merge, merge_f16};
 
 /// What a merge did, for the way back.
 pub(super) struct Merged {
@@ -22,10 +23,10 @@ pub(super) struct Merged {
 impl LoraLinear {
     /// Adds the active adapters to the weight, `W + scaling·B·A` (with DoRA `m/‖·‖` times that), and what the layer then gives
     /// costs no more than the base. With `keep_original` a copy of the weight is kept, so that [`LoraLinear::unmerge`]
-    /// restores every bit; without it, within rounding.
+    /// restores every bit; without it, within rounding, which in f16 is 11 bits.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where the base is not in f32, adapters are merged already, none is active, an optimiser updates
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where the base is neither in f32 nor f16, adapters are merged already, none is active, an optimiser updates
     /// one of them, or an adapter has a bias and the base none.
     pub fn merge(&self, keep_original: bool) -> Result<Submission> {
         let active = self.active();
@@ -42,12 +43,12 @@ impl LoraLinear {
         if let Some(biased) = active.iter().find(|a| a.lora_bias().is_some() && self.base().bias().is_none()) {
             return refuse("a base with a bias, to which an adapter's bias can be added", biased.name());
         }
-        let weight = self.base().f32_weight()?;
+        let weight = self.base().mergeable()?;
         let rec = Recording::new(self.gpu());
         let original = if keep_original {
             let copy = |tensor: &Tensor| {
-                let copy = Tensor::zeros(self.gpu(), "original", tensor.shape())?;
-                save_activation::record(&rec, tensor, &copy)?;
+                let copy = tensor.another("original")?;
+                rec.copy(tensor, &copy)?;
                 Ok(copy)
             };
             Some((copy(weight)?, self.base().bias().map(copy).transpose()?))
@@ -79,9 +80,9 @@ impl LoraLinear {
         let merged = self.merged.borrow();
         match merged.iter().find_map(|m| m.original.as_ref()) {
             Some((weight, bias)) => {
-                save_activation::record(&rec, weight, self.base().f32_weight()?)?;
+                rec.copy(weight, self.base().mergeable()?)?;
                 if let (Some(from), Some(to)) = (bias, self.base().bias()) {
-                    save_activation::record(&rec, from, to)?;
+                    rec.copy(from, to)?;
                 }
             }
             None => merged.iter().rev().try_for_each(|m| m.record(&rec, self, true))?,
@@ -104,7 +105,8 @@ impl Merged {
         let weight = adapter.weight();
         let magnitude = adapter.magnitude().map(|magnitude| &magnitude.value);
         let dora = magnitude.zip(norm.as_ref()).map(|(magnitude, norm)| [magnitude, norm]);
-        merge::record(rec, &weight.a, &weight.b, dora, layer.base().f32_weight()?, *scaling, back)?;
+        let record = if layer.base().kind() == WeightKind::F16 { merge_f16::record } else { merge::record };
+        record(rec, &weight.a, &weight.b, dora, layer.base().mergeable()?, *scaling, back)?;
         match (adapter.lora_bias(), layer.base().bias()) {
             (Some(bias), Some(base)) => {
                 let sign = if back { -1.0 } else { 1.0 };

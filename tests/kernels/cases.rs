@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lora_webgpu::kernels::optim::LrRatio;
 use lora_webgpu::kernels::{Kernel, lora, loss, nn, optim};
-use lora_webgpu::{Activation, AdamW, Gpu, Recording, Result, Tensor};
+use lora_webgpu::{Activation, AdamW, FrozenLoader, Gpu, Recording, Result, Tensor, WeightKind};
 
 use crate::common::tolerance::{Expected, exact, products, roundings};
 use crate::common::{Rng, f64s};
@@ -27,11 +27,13 @@ pub struct Given {
     pub data: Vec<f32>,
     /// Integers, in place of `data`.
     pub labels: Option<Vec<i32>>,
+    /// Whether the bits of `data` are the words of a weight in f16.
+    pub halves: bool,
 }
 
 impl Given {
     pub fn new(shape: &[usize], data: Vec<f32>) -> Given {
-        Given { shape: shape.into(), data, labels: None }
+        Given { shape: shape.into(), data, labels: None, halves: false }
     }
 
     pub fn f64(&self) -> Vec<f64> {
@@ -39,6 +41,11 @@ impl Given {
     }
 
     pub fn upload(&self, gpu: &Gpu, name: &str) -> Tensor {
+        if self.halves {
+            let mut loader = FrozenLoader::new(gpu, WeightKind::F16, self.shape[0], 2 * self.shape[1]).unwrap();
+            loader.write(0, &self.data.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+            return loader.finish().unwrap().kernel_rows().remove(0).weight;
+        }
         match &self.labels {
             None => Tensor::from_slice(gpu, name, &self.shape, &self.data),
             labels => Tensor::integers(gpu, name, &self.shape, labels.as_deref()),
@@ -222,6 +229,18 @@ const MERGED: &[Dims] = &[
     d(1, 4_194_241, 1, 1),
 ];
 
+/// The same; 5 with results below the normal f16, 7 beyond them.
+const MERGED_F16: &[Dims] = &[
+    d(1, 3, 5, 3),
+    d(2, 31, 33, 17),
+    d(5, 9, 7, 1),
+    d(4, 65, 13, 8),
+    d(7, 64, 63, 4),
+    d(3, 129, 65, 64),
+    d(5, 130, 31, 2),
+    d(1, 8_388_601, 1, 1),
+];
+
 /// Rows × features; `out_features` percent are dropped, `rank` 2 adds. The last has more than one dimension of workgroups.
 const DROPPED: &[Dims] = &[
     d(3, 7, 35, 1),
@@ -286,7 +305,7 @@ fn show_dora(d: &Dims) -> String {
 }
 
 fn show_merged(d: &Dims) -> String {
-    let how = ["", "", " back", " with DoRA", " back with DoRA"][d.tokens];
+    let how = ["", "", " back", " with DoRA", " back with DoRA", " subnormal", "", " beyond"][d.tokens];
     format!("{}×{}×{}{how}", d.in_features, d.out_features, d.rank)
 }
 
@@ -445,6 +464,59 @@ fn merge(d: Dims, rng: &mut Rng) -> Case {
         },
         [(4, products(&sums))],
     )
+}
+
+/// The same in f16, with numbers of which sums and products are exact; 5 with results below the normal ones, 7 beyond all.
+fn merge_f16(d: Dims, rng: &mut Rng) -> Case {
+    let (back, has_dora) = (d.tokens.is_multiple_of(2), matches!(d.tokens, 3 | 4));
+    let mut sixteenths = |shape: &[usize], scale: f32| {
+        let mut all = given(rng, shape);
+        all.data.iter_mut().for_each(|v| *v = (*v * 14.0).round() / 16.0 * scale);
+        all
+    };
+    let reach = [1.0, 1.0, 1.0, 1.0, 1.0, 2f32.powi(-18), 1.0, 2f32.powi(17)][d.tokens];
+    let [a, b] = [sixteenths(&[d.rank, d.in_features], 1.0), sixteenths(&[d.out_features, d.rank], reach)];
+    let w = sixteenths(&[d.out_features, d.in_features], reach.min(2f32.powi(-4)));
+    let powers = |from: usize| {
+        Given::new(&[d.out_features], (0..d.out_features).map(|o| [0.5, 2.0, 4.0][(o + from) % 3]).collect())
+    };
+    let [magnitude, norm] = [powers(0), powers(1)];
+    let dora = [magnitude.f64(), norm.f64()];
+    let dora = has_dora.then_some([dora[0].as_slice(), &dora[1]]);
+    let merged = reference::lora::merge_f16(d, &a.f64(), &b.f64(), dora, &w.f64(), SCALE.into(), back);
+    let columns = 4 * d.in_features.div_ceil(8);
+    // As the words of which the tensor is made.
+    let words = |values: &[f64]| -> Vec<f32> {
+        let mut words = vec![0u32; d.out_features * columns];
+        for (at, value) in values.iter().enumerate() {
+            let (o, i) = (at / d.in_features, at % d.in_features);
+            words[o * columns + i / 2] |= u32::from(half_bits(*value)) << (16 * (i % 2));
+        }
+        words.into_iter().map(f32::from_bits).collect()
+    };
+    let weight = Given { halves: true, ..Given::new(&[d.out_features, columns], words(&w.f64())) };
+    let expected = exact(&f64s(&words(&merged)));
+    case(
+        [a, b, magnitude, norm, weight],
+        move |rec, [a, b, magnitude, norm, weight]| {
+            lora::merge_f16::record(rec, a, b, has_dora.then_some([magnitude, norm]), weight, SCALE, back)
+        },
+        [(4, expected)],
+    )
+}
+
+/// The bits of a number that f16 holds, or of infinity.
+fn half_bits(value: f64) -> u16 {
+    let sign = u16::from(value.is_sign_negative()) << 15;
+    let size = value.abs();
+    let exponent = (size.log2().floor() as i32).max(-14);
+    let units = size / 2f64.powi(exponent - 10);
+    assert!(size.is_infinite() || size == 0.0 || (units.fract() == 0.0 && units < 2048.0), "{value} is no f16");
+    match size {
+        0.0 => sign,
+        _ if size.is_infinite() => sign | 0x7c00,
+        _ => sign | (((exponent + 14) as u16) << 10).wrapping_add(units as u16),
+    }
 }
 
 /// `in_features` is 1 with a bias, 2 where p is in u, 3 both.
@@ -662,7 +734,12 @@ fn cross_entropy(d: Dims, rng: &mut Rng) -> Case {
         expected.push((2, products(&gradient))); // with one class all are 0, which proves nothing
     }
     case(
-        [logits, Given { shape: vec![rows], data: vec![], labels: Some(labels) }, unset(&[rows, classes]), totals],
+        [
+            logits,
+            Given { shape: vec![rows], data: vec![], labels: Some(labels), halves: false },
+            unset(&[rows, classes]),
+            totals,
+        ],
         move |rec, [logits, labels, d_logits, totals]| {
             loss::cross_entropy::record(rec, logits, labels, d_logits, totals, d.rank == 2, IGNORED, smoothing)
         },
@@ -1335,6 +1412,28 @@ pub static SPECS: &[Spec] = &[
         ("times the factor on the way back", "weight[at] / factor", "weight[at] * factor"),
         ("the last rank left out", "r < params.rank;", "r + 1 < params.rank;"),
         ("the last element left out", "at >= params.out_features * params.in_features", "at + 1 >= params.out_features * params.in_features"),
+        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(lora / merge_f16, MERGED_F16 0..4, show_merged, EXACT, [
+        ("the scale dropped", "old + params.scale * sum", "old + sum"),
+        ("the scale dropped on the way back", "factor - params.scale * sum", "factor - sum"),
+        ("the way back never", "params.back == 1", "false"),
+        ("the way back always", "params.back == 1", "true"),
+        ("DoRA never", "params.has_magnitude == 1", "false"),
+        ("DoRA always", "params.has_magnitude == 1", "true"),
+        ("the first row's factor", "o * params.has_magnitude", "0 * params.has_magnitude"),
+        ("the weight overwritten", "factor * (old + ", "factor * ("),
+        ("times the factor on the way back", "old / factor", "old * factor"),
+        ("the last rank left out", "r < params.rank;", "r + 1 < params.rank;"),
+        ("the last column left out", "i >= params.in_features", "i + 1 >= params.in_features"),
+        ("the halves swapped", "f16_bits(merged(o, i, old.x)) |", "f16_bits(merged(o, i, old.y)) |"),
+        ("cut off", "+ (1u << (places - 1)) - 1 + ((long >> places) & 1)", ""),
+        ("half upwards", "- 1 + ((long >> places) & 1)", ""),
+        ("half downwards", "- 1 + ((long >> places) & 1)", "- 1"),
+        ("none below the normal ones", "min(max(126, exponent + 13) - exponent, 25)", "select(25u, 13u, normal)"),
+        ("beyond infinity", "min(short, 0x7c00)", "short"),
+        ("without signs", "((bits >> 16) & 0x8000) |", ""),
+        ("rows not padded", "(params.in_features + 7) / 8 * 4", "(params.in_features + 1) / 2"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
     spec!(lora / dropout, DROPPED 0..2, show_dropped, PRODUCTS, [

@@ -13,7 +13,7 @@ use crate::reference::{self, Dims, Sum};
 fn integers(shape: &[usize], values: Vec<i32>) -> Given {
     // As they are read back: by their bits.
     let data = values.iter().map(|v| f32::from_bits(*v as u32)).collect();
-    Given { shape: shape.into(), data, labels: Some(values) }
+    Given { labels: Some(values), ..Given::new(shape, data) }
 }
 
 /// A number below `end`.

@@ -2,7 +2,8 @@
 
 use lora_webgpu::kernels::lora::save_activation;
 use lora_webgpu::{
-    FrozenLinear, Gpu, LoraConfig, LoraLinear, Optimizer, OptimizerKind, OptimizerOptions, Recording, Sgd, Tensor,
+    FrozenLinear, FrozenLoader, Gpu, LoraConfig, LoraLinear, Optimizer, OptimizerKind, OptimizerOptions, Recording,
+    Sgd, Tensor, WeightKind, pack,
 };
 use wasm_bindgen_test::wasm_bindgen_test;
 
@@ -10,8 +11,16 @@ use crate::common::{Rng, bits, gpu, refused};
 
 /// Random tensors for a layer's adapters, B's too.
 async fn filled(gpu: &Gpu, rng: &mut Rng, configs: &[(&str, LoraConfig)]) -> LoraLinear {
+    filled_on(gpu, rng, WeightKind::F32, configs).await
+}
+
+/// The same over a weight of this kind.
+async fn filled_on(gpu: &Gpu, rng: &mut Rng, kind: WeightKind, configs: &[(&str, LoraConfig)]) -> LoraLinear {
     let (weight, bias) = (rng.numbers(35), rng.numbers(5));
-    let base = FrozenLinear::new(gpu, 5, 7, &weight, Some(&bias)).unwrap();
+    let mut loader = FrozenLoader::new(gpu, kind, 5, 7).unwrap();
+    loader.set_bias(&bias).unwrap();
+    loader.write(0, &pack(kind, &weight).unwrap()).unwrap();
+    let base = loader.finish().unwrap();
     let layer = LoraLinear::new(gpu, Some("fc"), base, &configs[0].1).unwrap();
     for (name, config) in &configs[1..] {
         layer.add_adapter(name, config).unwrap();
@@ -226,4 +235,44 @@ async fn merging_changes_nothing_but_the_cost() {
             assert_alike("beside again", &forward(&gpu, &layer, &x).await, &beside);
         }
     }
+}
+
+/// In f16 within the rounding of each weight, to the bit where the original is kept; bf16 and quantised ones are refused.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn merging_into_halves_rounds_each_weight() {
+    let gpu = gpu().await;
+    let plain = LoraConfig::new(3, 4.5);
+    // x = 1 shows the weight itself, beside the bias.
+    let one: Vec<f32> = (0..49).map(|at| f32::from(u8::from(at % 8 == 0))).collect();
+    let x = Tensor::from_slice(&gpu, "x", &[7, 7], &one).unwrap();
+    for config in [plain, LoraConfig { lora_bias: true, ..plain }, LoraConfig { use_dora: true, ..plain }] {
+        for keep in [true, false] {
+            let layer = filled_on(&gpu, &mut Rng(21), WeightKind::F16, &[("default", config)]).await;
+            let bias = layer.base().bias().unwrap();
+            let beside = forward(&gpu, &layer, &x).await;
+            layer.merge(keep).unwrap().await.unwrap();
+            let merged = forward(&gpu, &layer, &x).await;
+            let bias = bias.read().await.unwrap();
+            for (at, (got, expected)) in merged.iter().zip(&beside).enumerate() {
+                let bound = (expected - bias[at % 5]).abs() / 2048.0 + 4e-6 * expected.abs().max(1.0);
+                assert!((got - expected).abs() <= bound, "merged [{at}]: {got}, {expected}");
+            }
+            assert_ne!(bits(&merged), bits(&beside), "in f16 something is rounded");
+            layer.unmerge().unwrap().await.unwrap();
+            let after = forward(&gpu, &layer, &x).await;
+            assert!(!keep || bits(&after) == bits(&beside));
+            let most = beside.iter().fold(0f32, |m, v| m.max(v.abs()));
+            assert!(
+                after.iter().zip(&beside).all(|(a, b)| (a - b).abs() <= 4.0 * most / 2048.0),
+                "{after:?} {beside:?}"
+            );
+        }
+    }
+    let layer = filled_on(&gpu, &mut Rng(21), WeightKind::Bf16, &[("default", plain)]).await;
+    refused("bf16", layer.merge(false), "invalid-argument", &["f32 or f16", "bf16", "copy of the model"]);
+    let mut loader = FrozenLoader::new(&gpu, WeightKind::Q8_0, 2, 32).unwrap();
+    loader.write(0, &pack(WeightKind::Q8_0, &Rng(3).numbers(64)).unwrap()).unwrap();
+    let layer = LoraLinear::new(&gpu, None, loader.finish().unwrap(), &plain).unwrap();
+    refused("q8_0", layer.merge(true), "invalid-argument", &["f32 or f16", "q8_0", "copy of the model"]);
+    assert!(!layer.is_merged());
 }

@@ -149,6 +149,25 @@ pub fn merge(
     })
 }
 
+/// The same, rounded to the nearest f16, half to even, or to infinity: units of 2⁻¹⁰ of the number's power of two, which is at
+/// least 2⁻¹⁴.
+pub fn merge_f16(
+    d: Dims,
+    a: &[f64],
+    b: &[f64],
+    dora: Option<[&[f64]; 2]>,
+    weight: &[f64],
+    scale: f64,
+    back: bool,
+) -> Vec<f64> {
+    let rounded = |value: f64| {
+        let unit = 2f64.powi((value.abs().log2().floor() as i32).max(-14) - 10);
+        let nearest = (value / unit).round_ties_even() * unit;
+        if nearest.abs() > 65504.0 { f64::INFINITY.copysign(value) } else { nearest }
+    };
+    merge(d, a, b, dora, weight, scale, back).iter().map(|sum| rounded(sum.value)).collect()
+}
+
 /// What a mask is drawn from, beside row and column.
 #[derive(Debug, Clone, Copy)]
 pub struct Draw {

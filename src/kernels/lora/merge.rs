@@ -45,12 +45,7 @@ pub fn record(
     back: bool,
 ) -> Result<()> {
     let [out_features, in_features] = weight.matrix("weight")?;
-    let [rank, _] = a.matrix("a")?;
-    a.expect_shape("a", &[rank, in_features])?;
-    b.expect_shape("b", &[out_features, rank])?;
-    for (name, vector) in dora.iter().flat_map(|[magnitude, norm]| [("magnitude", magnitude), ("norm", norm)]) {
-        vector.expect_shape(name, &[out_features])?;
-    }
+    let rank = check(a, b, dora, out_features, in_features)?;
     let [magnitude, norm] = dora.unwrap_or([a, b]);
     let params = Params {
         out_features: out_features as u32,
@@ -66,4 +61,21 @@ pub fn record(
         params,
         workgroups(out_features * in_features, KERNEL.constant(rec.gpu(), "WORKGROUP")),
     )
+}
+
+/// The rank of an adapter that fits the weight.
+pub(super) fn check(
+    a: &Tensor,
+    b: &Tensor,
+    dora: Option<[&Tensor; 2]>,
+    out_features: usize,
+    in_features: usize,
+) -> Result<usize> {
+    let [rank, _] = a.matrix("a")?;
+    a.expect_shape("a", &[rank, in_features])?;
+    b.expect_shape("b", &[out_features, rank])?;
+    for (name, vector) in dora.iter().flat_map(|[magnitude, norm]| [("magnitude", magnitude), ("norm", norm)]) {
+        vector.expect_shape(name, &[out_features])?;
+    }
+    Ok(rank)
 }

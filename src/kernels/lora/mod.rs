@@ -14,6 +14,7 @@ pub mod grad_dh;
 pub mod grad_dh_gemv;
 pub mod input_grad;
 pub mod merge;
+pub mod merge_f16;
 pub mod project_a;
 pub mod project_a_gemv;
 pub mod project_b;

@@ -171,11 +171,13 @@ export class Trainer {
       const batches = Array.isArray(batch) ? (batch as Batch[]) : [batch as Batch];
       const began = performance.now();
       const before = this.#raw.attempts();
-      this.#kept ??= await this.saveState();
+      const kept = this.#kept ? undefined : this.saveState(); // of now, while the pipelines are made
+      kept?.catch(() => {}); // awaited below
       const { submitted, tokens } = await this.#submit(batches);
       const recorded = this.#record(before, 0, tokens, began); // asked for before the submit is known to have gone well
       recorded.catch(() => {}); // awaited below
       await submitted;
+      await kept;
       const record = await recorded;
       if (!record) throw new LoraError("device-lost", "the step left no record");
       return record;

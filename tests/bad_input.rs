@@ -214,6 +214,7 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
     let rows = frozen.kernel_rows().remove(0);
     let more = base::Rows { first: 1, ..rows.clone() };
     let eight = FrozenLinear::new(&gpu, 5, 8, &[1.0; 40], None).unwrap().kernel_rows().remove(0);
+    let any = base::Rows { layout: base::Layout::F32Any, ..eight.clone() };
     let biases = [t(&[4]), t(&[5])];
     let bias = |len: usize, first| Some(base::Bias { bias: &biases[len - 4], first });
     let cases: Vec<(&str, Result<()>, &str)> = vec![
@@ -251,7 +252,7 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
         ("linear", base::linear::record(&rec, &rows, None, &t(&[3, 4]), &t(&[3, 6]), 2), "output"),
         ("linear", base::linear::record(&rec, &more, None, &t(&[3, 4]), &t(&[3, 6]), 0), "rows"),
         ("linear_vec4", base::linear_vec4::record(&rec, &rows, None, &t(&[3, 5]), &t(&[3, 5]), 0), "x"),
-        ("linear_quad", base::linear_quad::record(&rec, &rows, None, &t(&[3, 4]), &t(&[3, 5]), 0, false), "weight"),
+        ("linear_quad", base::linear_quad::record(&rec, &any, None, &t(&[3, 8]), &t(&[3, 5]), 0, false), "weight"),
         (
             "linear_quad",
             base::linear_quad::record(&rec, &eight, bias(4, 0), &t(&[3, 8]), &t(&[3, 5]), 0, false),

@@ -135,7 +135,8 @@ fn check(name: &str, case: &Case, outputs: &[Vec<f32>]) -> Result<Worst, String>
 fn profiles(spec: &Spec) -> &'static [Profile] {
     let one_of_many = spec.kernel.source.len() > 1 && !spec.kernel.name.ends_with("_f32_any");
     let large = spec.kernel.name.starts_with("nn/attention");
-    if cfg!(target_arch = "wasm32") && (one_of_many || large) { &PROFILES[1..] } else { &PROFILES }
+    let same = spec.kernel.constants.is_empty(); // for both
+    if same || cfg!(target_arch = "wasm32") && (one_of_many || large) { &PROFILES[1..] } else { &PROFILES }
 }
 
 async fn agrees(spec: &Spec) {
@@ -171,7 +172,7 @@ async fn repeats(spec: &Spec) {
 async fn mutations_are_caught(spec: &Spec) {
     assert!(!spec.mutations.is_empty(), "{} has no wrong shaders", spec.kernel.name);
     // In the browser on a software adapter, compiling hardware's large workgroups takes most of a second for each.
-    let profiles = if cfg!(target_arch = "wasm32") { &PROFILES[1..] } else { &PROFILES };
+    let profiles = if cfg!(target_arch = "wasm32") { &PROFILES[1..] } else { profiles(spec) };
     // There, too, a few of them show that the check can fail; natively it is all.
     let tried = if cfg!(target_arch = "wasm32") { 3 } else { usize::MAX };
     for (what, from, to) in spec.mutations.iter().take(tried) {

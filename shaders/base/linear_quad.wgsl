@@ -1,5 +1,5 @@
-// output = scale·x·Wᵀ + bias, or that added to it, for W in f32 with in_features divisible by 8, where loads are slow: the four
-// invocations of a quad make 32 tokens × 16 outputs together. Each loads every other 4 columns of its 16 tokens and 8 rows of W,
+// output = scale·x·Wᵀ + bias, or that added to it, for W in f32 with in_features divisible by 4, where loads are slow: the four
+// invocations of a quad make 32 tokens × 16 outputs together. Each loads every other 2 columns of its 16 tokens and 8 rows of W,
 // and gets the others from its neighbours: tokens from the one beside it, rows from the one below.
 struct Params {
     tokens: u32,
@@ -13,9 +13,9 @@ struct Params {
     accumulate: u32,
     scale: f32,
 }
-@group(0) @binding(0) var<storage, read> weight: array<vec4f>; // [rows, in_features / 4]
+@group(0) @binding(0) var<storage, read> weight: array<vec2f>; // [rows, in_features / 2]
 @group(0) @binding(1) var<storage, read> bias: array<f32>; // [out_features], anything when has_bias is 0
-@group(0) @binding(2) var<storage, read> x: array<vec4f>; // [tokens, in_features / 4]
+@group(0) @binding(2) var<storage, read> x: array<vec2f>; // [tokens, in_features / 2]
 @group(0) @binding(3) var<storage, read_write> output: array<f32>; // [tokens, columns]
 @group(0) @binding(4) var<uniform> params: Params;
 
@@ -37,27 +37,27 @@ fn main(
     // Out of range repeats the last row and the last token; they are not written.
     let low = params.first_row + min(first_out + vec4u(0, 1, 2, 3), vec4u(params.rows - 1));
     let high = params.first_row + min(first_out + vec4u(4, 5, 6, 7), vec4u(params.rows - 1));
-    let columns4 = params.in_features / 4;
+    let columns2 = params.in_features / 2;
     let last_token = params.tokens - 1;
-    let mine = across ^ down; // which of two times 4 columns
-    let low4 = low * columns4 + mine;
-    let high4 = high * columns4 + mine;
-    let x0 = min(first_token, last_token) * columns4 + mine;
-    let x1 = min(first_token + 1, last_token) * columns4 + mine;
-    let x2 = min(first_token + 2, last_token) * columns4 + mine;
-    let x3 = min(first_token + 3, last_token) * columns4 + mine;
-    let x4 = min(first_token + 4, last_token) * columns4 + mine;
-    let x5 = min(first_token + 5, last_token) * columns4 + mine;
-    let x6 = min(first_token + 6, last_token) * columns4 + mine;
-    let x7 = min(first_token + 7, last_token) * columns4 + mine;
-    let x8 = min(first_token + 8, last_token) * columns4 + mine;
-    let x9 = min(first_token + 9, last_token) * columns4 + mine;
-    let x10 = min(first_token + 10, last_token) * columns4 + mine;
-    let x11 = min(first_token + 11, last_token) * columns4 + mine;
-    let x12 = min(first_token + 12, last_token) * columns4 + mine;
-    let x13 = min(first_token + 13, last_token) * columns4 + mine;
-    let x14 = min(first_token + 14, last_token) * columns4 + mine;
-    let x15 = min(first_token + 15, last_token) * columns4 + mine;
+    let mine = across ^ down; // which of two times 2 columns
+    let low2 = low * columns2 + mine;
+    let high2 = high * columns2 + mine;
+    let x0 = min(first_token, last_token) * columns2 + mine;
+    let x1 = min(first_token + 1, last_token) * columns2 + mine;
+    let x2 = min(first_token + 2, last_token) * columns2 + mine;
+    let x3 = min(first_token + 3, last_token) * columns2 + mine;
+    let x4 = min(first_token + 4, last_token) * columns2 + mine;
+    let x5 = min(first_token + 5, last_token) * columns2 + mine;
+    let x6 = min(first_token + 6, last_token) * columns2 + mine;
+    let x7 = min(first_token + 7, last_token) * columns2 + mine;
+    let x8 = min(first_token + 8, last_token) * columns2 + mine;
+    let x9 = min(first_token + 9, last_token) * columns2 + mine;
+    let x10 = min(first_token + 10, last_token) * columns2 + mine;
+    let x11 = min(first_token + 11, last_token) * columns2 + mine;
+    let x12 = min(first_token + 12, last_token) * columns2 + mine;
+    let x13 = min(first_token + 13, last_token) * columns2 + mine;
+    let x14 = min(first_token + 14, last_token) * columns2 + mine;
+    let x15 = min(first_token + 15, last_token) * columns2 + mine;
     var s0 = vec4f();
     var u0 = vec4f();
     var s1 = vec4f();
@@ -90,19 +90,19 @@ fn main(
     var u14 = vec4f();
     var s15 = vec4f();
     var u15 = vec4f();
-    for (var k = 0u; k < columns4; k += 2) {
-        let w0 = weight[low4.x + k];
-        let w1 = weight[low4.y + k];
-        let w2 = weight[low4.z + k];
-        let w3 = weight[low4.w + k];
-        let w4 = weight[high4.x + k];
-        let w5 = weight[high4.y + k];
-        let w6 = weight[high4.z + k];
-        let w7 = weight[high4.w + k];
-        let w_low = mat4x4f(w0, w1, w2, w3);
-        let w_high = mat4x4f(w4, w5, w6, w7);
-        let z_low = mat4x4f(quadSwapY(w0), quadSwapY(w1), quadSwapY(w2), quadSwapY(w3));
-        let z_high = mat4x4f(quadSwapY(w4), quadSwapY(w5), quadSwapY(w6), quadSwapY(w7));
+    for (var k = 0u; k < columns2; k += 2) {
+        let w0 = weight[low2.x + k];
+        let w1 = weight[low2.y + k];
+        let w2 = weight[low2.z + k];
+        let w3 = weight[low2.w + k];
+        let w4 = weight[high2.x + k];
+        let w5 = weight[high2.y + k];
+        let w6 = weight[high2.z + k];
+        let w7 = weight[high2.w + k];
+        let w_low = mat4x2f(w0, w1, w2, w3);
+        let w_high = mat4x2f(w4, w5, w6, w7);
+        let z_low = mat4x2f(quadSwapY(w0), quadSwapY(w1), quadSwapY(w2), quadSwapY(w3));
+        let z_high = mat4x2f(quadSwapY(w4), quadSwapY(w5), quadSwapY(w6), quadSwapY(w7));
         let v0 = x[x0 + k];
         let y0 = quadSwapX(v0);
         s0 += v0 * w_low + y0 * z_low;

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::device::Gpu;
+use super::device::{Gpu, Profile};
 use super::pipeline::{Access, Kernel};
 use super::tensor::{DType, Place, Tensor, expect_usage};
 use crate::error::{Error, Result};
@@ -110,6 +110,13 @@ impl Future for Submission {
 /// `workgroup_id.x + workgroup_id.y · num_workgroups.x`.
 pub(crate) fn workgroups(n: usize, per_group: usize) -> [u32; 2] {
     fold(n.div_ceil(per_group))
+}
+
+/// Workgroups of `lanes` that go over `n` items together, at about `each` for an invocation: 8 times as many on software
+/// adapters, where to begin a workgroup costs as much as many items.
+pub(crate) fn shared_workgroups(gpu: &Gpu, n: usize, lanes: usize, each: usize, most: usize) -> usize {
+    let each = if gpu.profile() == Profile::Software { 8 * each } else { each };
+    n.div_ceil(each * lanes).min(most)
 }
 
 /// A number of workgroups, folded into two dimensions of at most 65,535 (WebGPU's default limit).

@@ -225,11 +225,11 @@ const PRODUCT: &[Dims] = &[
     d(9, 128, 17, 1),
     d(8, 257, 4, 0),
 ];
-/// Neighbours of 16 and 32 tokens, 8 and 16 outputs; of what a quad reads at a time, 8 columns or rows.
+/// Neighbours of 16 and 32 tokens, 8 and 16 outputs; of what a quad reads at a time, 4 columns or rows.
 const QUAD: &[Dims] = &[
-    d(2, 8, 5, 1),
-    d(15, 16, 33, 0),
-    d(1, 8, 1, 0),
+    d(2, 4, 5, 1),
+    d(15, 12, 33, 0),
+    d(1, 4, 1, 0),
     d(3, 128, 7, 2),
     d(65, 24, 15, 1),
     d(33, 32, 16, 0),
@@ -408,11 +408,11 @@ const LINEAR_T_VEC4: Mutations = &[
     ),
 ];
 const LINEAR_QUAD: Mutations = &[
-    ("the last columns dropped", "k < columns4;", "k + 2 < columns4;"),
+    ("the last columns dropped", "k < columns2;", "k + 2 < columns2;"),
     ("only the first token tile", "tile / output_tiles * 2 * TOKENS", "0u"),
     ("only the first output tile", "tile % output_tiles * 2 * OUTPUTS", "0u"),
     ("a token repeated", "first_token + 11, last_token", "first_token + 10, last_token"),
-    ("an output repeated", "weight[low4.w + k]", "weight[low4.z + k]"),
+    ("an output repeated", "weight[low2.w + k]", "weight[low2.z + k]"),
     ("the upper outputs like the lower ones", "u12 += v12 * w_high", "u12 += v12 * w_low"),
     ("one's own columns twice", "quadSwapX(v5)", "v5"),
     ("rows of the wrong neighbour", "quadSwapY(w6)", "quadSwapX(w6)"),
@@ -426,7 +426,7 @@ const LINEAR_QUAD: Mutations = &[
     ("accumulation always", "params.accumulate == 1", "true"),
 ];
 const LINEAR_T_QUAD: Mutations = &[
-    ("the last row dropped", "row + mine < vec4u(params.rows)", "row + mine + 1 < vec4u(params.rows)"),
+    ("the last row dropped", "row + mine < vec2u(params.rows)", "row + mine + 1 < vec2u(params.rows)"),
     ("only the first token tile", "tile / input_tiles * 2 * TOKENS", "0u"),
     ("only the first input tile", "tile % input_tiles * 2 * INPUTS", "0u"),
     ("a token repeated", "first_token + 3, last_token", "first_token + 2, last_token"),
@@ -435,9 +435,9 @@ const LINEAR_T_QUAD: Mutations = &[
         "let low4 = min(first_in / 4, columns4 - 1) + (params.first_row + mine)",
         "let low4 = min(first_in / 4, columns4 - 1) + mine",
     ),
-    ("the upper inputs like the lower ones", "u2 += v2 * w_high", "u2 += v2 * w_low"),
+    ("the upper inputs like the lower ones", "u2 += w_high * v2", "u2 += w_low * v2"),
     ("one's own rows twice", "quadSwapX(v5)", "v5"),
-    ("inputs of the wrong neighbour", "quadSwapY(w6)", "quadSwapX(w6)"),
+    ("inputs of the wrong neighbour", "quadSwapY(w3)", "quadSwapX(w3)"),
     ("tokens of the wrong neighbour", "quadSwapX(v1)", "quadSwapY(v1)"),
     ("the same row for all", "across ^ down", "across"),
     ("another column", "let first = params.first + ", "let first = "),

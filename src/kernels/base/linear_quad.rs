@@ -35,11 +35,11 @@ struct Params {
 
 /// Whether it can take these rows, and is the fastest here.
 pub(crate) fn suits(gpu: &Gpu, rows: &Rows, tokens: usize) -> bool {
-    gpu.has_quads() && tokens >= QUADS_FROM && rows.layout == Layout::F32 && rows.in_features.is_multiple_of(8)
+    gpu.has_quads() && tokens >= QUADS_FROM && rows.layout == Layout::F32
 }
 
 /// Records `output[·, first_column…] = x·Wᵀ + bias` for the `rows` of W, or with `accumulate` adds that:
-/// `x [tokens, in_features]`, `output [tokens, columns]`; in_features divisible by 8.
+/// `x [tokens, in_features]`, `output [tokens, columns]`; in_features divisible by 4.
 pub fn record(
     rec: &Recording,
     rows: &Rows,
@@ -50,7 +50,7 @@ pub fn record(
     accumulate: bool,
 ) -> Result<()> {
     let [tokens, columns] = output.matrix("output")?;
-    rows.check_f32(8)?;
+    rows.check_f32()?;
     rows.expect_room("output", columns, first_column)?;
     x.expect_shape("x", &[tokens, rows.in_features])?;
     if let Some(Bias { bias, first }) = bias {

@@ -75,7 +75,7 @@ fn dispatch(
     [token_stride, row_stride, first]: [usize; 3],
     accumulate: bool,
 ) -> Result<()> {
-    rows.check_f32(4)?;
+    rows.check_f32()?;
     d_input.expect_shape("d_input", &[tokens, rows.in_features])?;
     let params = Params {
         tokens: tokens as u32,

@@ -130,14 +130,13 @@ impl Rows {
         Ok(())
     }
 
-    /// Fails where the rows do not lie in `weight` in f32, or in_features is not divisible by `divisor`.
-    fn check_f32(&self, divisor: usize) -> Result<()> {
+    /// Fails where the rows do not lie in `weight` in [`Layout::F32`].
+    fn check_f32(&self) -> Result<()> {
         self.check()?;
-        if self.layout == Layout::F32 && self.in_features.is_multiple_of(divisor) {
-            return Ok(());
+        match self.layout {
+            Layout::F32 => Ok(()),
+            other => Err(Error::shape("weight", "float32 with in_features divisible by 4", format!("{other:?}"))),
         }
-        let expected = format!("float32 with in_features divisible by {divisor}");
-        Err(Error::shape("weight", expected, format!("{:?} with {}", self.layout, self.in_features)))
     }
 
     /// Fails unless `columns` of a matrix have room for the rows' results from `first_column` on.

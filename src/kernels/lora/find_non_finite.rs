@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor};
+use crate::gpu::{Access, Kernel, Recording, Tensor, shared_workgroups};
 use crate::kernels::optim::WINDOW_LEN;
 
 /// `shaders/lora/find_non_finite.wgsl`
@@ -31,6 +31,6 @@ pub fn record(rec: &Recording, output: &Tensor, dh: &Tensor, window: &Tensor, la
     window.expect_shape("window", &[WINDOW_LEN])?;
     let params = Params { output_len: output.len() as u32, dh_len: dh.len() as u32, layer };
     let lanes = KERNEL.constant(rec.gpu(), "WORKGROUP");
-    let groups = output.len().max(dh.len()).div_ceil(ELEMENTS * lanes).min(1024);
+    let groups = shared_workgroups(rec.gpu(), output.len().max(dh.len()), lanes, ELEMENTS, 1024);
     rec.dispatch(&KERNEL, &[output, dh, window], params, [groups as u32, 1])
 }

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{ELEMENTS, total};
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor};
+use crate::gpu::{Access, Kernel, Recording, Tensor, shared_workgroups};
 
 /// `shaders/loss/bce_with_logits.wgsl`
 pub static KERNEL: Kernel = Kernel {
@@ -40,8 +40,8 @@ pub fn record(
     targets.expect_shape("targets", output.shape())?;
     d_output.expect_shape("d_output", output.shape())?;
     let partial_sums = rec.gpu().scratch()?;
-    let per_group = ELEMENTS * KERNEL.constant(rec.gpu(), "WORKGROUP");
-    let groups = output.len().div_ceil(per_group).min(partial_sums.len() / 2);
+    let lanes = KERNEL.constant(rec.gpu(), "WORKGROUP");
+    let groups = shared_workgroups(rec.gpu(), output.len(), lanes, ELEMENTS, partial_sums.len() / 2);
     rec.all_or_nothing(|| {
         let params = Params { len: output.len() as u32 };
         rec.dispatch(&KERNEL, &[output, targets, d_output, &partial_sums], params, [groups as u32, 1])?;

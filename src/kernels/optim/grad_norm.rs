@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor};
+use crate::gpu::{Access, Kernel, Recording, Tensor, shared_workgroups};
 
 /// Elements that one invocation takes, unless there are more than the partial sums have room for.
 const ELEMENTS: usize = 8;
@@ -25,7 +25,8 @@ struct Params {
 
 /// Records sums of squares of parts of `grad`, and returns how many there are, at the front of `partial_sums`.
 pub fn record(rec: &Recording, grad: &Tensor, partial_sums: &Tensor) -> Result<usize> {
-    let groups = grad.len().div_ceil(ELEMENTS * KERNEL.constant(rec.gpu(), "WORKGROUP")).min(partial_sums.len());
+    let lanes = KERNEL.constant(rec.gpu(), "WORKGROUP");
+    let groups = shared_workgroups(rec.gpu(), grad.len(), lanes, ELEMENTS, partial_sums.len());
     rec.dispatch(&KERNEL, &[grad, partial_sums], Params { len: grad.len() as u32 }, [groups as u32, 1])?;
     Ok(groups)
 }

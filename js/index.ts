@@ -8,7 +8,7 @@ export { FrozenLinear, type FrozenLinearOptions, type WeightKind } from "./base.
 export { type CheckpointInfo, Checkpoints, type Resumable } from "./checkpoints.js";
 export { LoraError, type LoraErrorCode } from "./error.js";
 export { Gpu, type GpuFeature, type GpuInfo, type GpuOptions, type GpuStats } from "./gpu.js";
-export { type AdapterOptions, LoraAdapter, LoraGrad, LoraLinear, type LoraLinearOptions, LoraWeight, type Trained } from "./lora.js";
+export { type AdapterInit, type AdapterOptions, LoraAdapter, LoraGrad, LoraLinear, type LoraLinearOptions, LoraWeight, type Trained } from "./lora.js";
 export { bceWithLogits, crossEntropy, type LossSpec, mse } from "./loss.js";
 export {
   CausalLM,

@@ -1,10 +1,22 @@
-import { RawAdapter, RawConfig, type RawFrozen, RawGrad, type RawGpu, RawLayer, type RawRecording, type RawTensor, RawWeight } from "./wasm/lora_webgpu.js";
+import { RawAdapter, RawConfig, type RawFrozen, RawGrad, type RawGpu, RawLayer, type RawRecording, RawStart, type RawTensor, RawWeight } from "./wasm/lora_webgpu.js";
 import { FrozenLinear } from "./base.js";
 import { bind, boolean, checkOptions, disposable, finite, float32Array, integer, seedNumber, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 import { Recording } from "./recording.js";
 import { Tensor, wrapTensor } from "./tensor.js";
+
+/**
+ * How A and B start. `peft`: A uniform in ±1/√inFeatures; `hesper`: in ±√(3/inFeatures); `gaussian`: normal of deviation 1/rank; of
+ * these B is zero. `orthogonal`, of an even rank: neither zero, B·A zero. `pissa`, and with N iterations `pissa_niter_N`: the
+ * largest singular values and vectors of the weight; `olora`: the beginning of its QR decomposition. These two are computed on the
+ * CPU in float64 and taken out of the weight, so they need it as float32, on a layer's first adapter, and no DoRA. A PiSSA or
+ * OLoRA adapter is saved as such, or with `plain` as one for the weight as it was.
+ */
+export type AdapterInit = "peft" | "hesper" | "gaussian" | "orthogonal" | "pissa" | `pissa_niter_${number}` | "olora";
+const INIT = /^(peft|hesper|gaussian|orthogonal|olora|pissa(_niter_\d{1,4})?)$/;
+/** Whether a start changes the base. @internal */
+export const changesBase = (init: unknown): boolean => /^(pissa|olora)/.test(String(init));
 
 /** How an adapter is made. */
 export interface AdapterOptions {
@@ -24,8 +36,8 @@ export interface AdapterOptions {
   loraBias?: boolean;
   /** Train the base's own bias, too, where it has one. */
   trainBias?: boolean;
-  /** Distribution of A: uniform in ±1/√inFeatures as PEFT's, or in ±√(3/inFeatures) as Hesper's. B starts at zero. */
-  init?: "peft" | "hesper";
+  /** How A and B start; default `"peft"`. */
+  init?: AdapterInit;
   /** The same seed gives the same bits on every device. */
   seed?: number;
 }
@@ -33,13 +45,33 @@ const ADAPTER_OPTIONS = ["inFeatures", "outFeatures", "rank", "alpha", "useRslor
 
 function rawConfig(options: Omit<AdapterOptions, "inFeatures" | "outFeatures">): RawConfig {
   const { rank, alpha = rank, dropout = 0, init = "peft", seed = 0 } = options;
-  if (init !== "peft" && init !== "hesper") {
-    throw new LoraError("invalid-argument", `init: expected "peft" or "hesper", got ${show(init)}`);
+  if (typeof init !== "string" || !INIT.test(init)) {
+    throw new LoraError("invalid-argument", `init: expected peft, hesper, gaussian, orthogonal, pissa, pissa_niter_N or olora, got ${show(init)}`);
+  }
+  if (changesBase(init) && options.useDora) {
+    throw new LoraError("invalid-argument", `init: expected one that leaves the weight to DoRA, got ${init}`);
   }
   const names = ["useRslora", "useDora", "loraBias", "trainBias"] as const;
   const flags = names.map((name) => boolean(name, options[name] ?? false)).concat(init === "hesper");
   const bits = flags.reduce((sum, flag, bit) => sum + (flag ? 1 << bit : 0), 0);
   return new RawConfig(integer("rank", rank), finite("alpha", alpha), finite("dropout", dropout), seedNumber(seed), bits);
+}
+
+/** A and B where the CPU computes their start, and for one that changes the base the weight that is left. */
+function computedStart(options: LoraLinearOptions, config: RawConfig): Float32Array[] | undefined {
+  const { init = "peft", weight, inFeatures, outFeatures } = options;
+  if (init === "peft" || init === "hesper") return undefined;
+  const raw = new RawStart(init, changesBase(init) ? float32Array("weight", weight) : new Float32Array(), outFeatures, inFeatures, config);
+  return [0, 1, 2].map((part) => raw.part(part) as Float32Array);
+}
+
+function writeStart(weight: { a: Tensor; b: Tensor }, [a, b]: Float32Array[] = []): void {
+  if (a) weight.a.write(a);
+  if (b) weight.b.write(b);
+}
+
+function refuseBaseChange({ init }: { init?: AdapterInit }, expected: string): void {
+  if (changesBase(init)) throw new LoraError("invalid-argument", `init: ${init} changes the weight: expected ${expected}`);
 }
 
 /** An adapter's matrices `a [rank, inFeatures]` and `b [outFeatures, rank]`. */
@@ -54,6 +86,7 @@ export class LoraWeight {
     } else {
       checkOptions("LoraWeight", options, ADAPTER_OPTIONS);
       const config = rawConfig(options);
+      refuseBaseChange(options, "a LoraLinear, which has one");
       const { inFeatures, outFeatures } = options;
       this.#raw = new RawWeight(
         unwrap<RawGpu>("gpu", Gpu, gpu),
@@ -65,6 +98,7 @@ export class LoraWeight {
     bind(this, this.#raw);
     this.a = wrapTensor(this.#raw.a());
     this.b = wrapTensor(this.#raw.b());
+    if (!((options as unknown) instanceof RawWeight)) writeStart(this, computedStart(options, rawConfig(options)));
   }
 
   /** Over tensors that are there already: `a [rank, inFeatures]`, `b [outFeatures, rank]`. */
@@ -187,6 +221,10 @@ export interface LoraLinearOptions extends AdapterOptions {
   name?: string;
 }
 
+/** What the start of a layer's first adapter took out of its weight: `scaling·B·A`. @internal */
+export let takenOut: (layer: LoraLinear) => { a: Float32Array; b: Float32Array; scaling: number };
+/** Whether an adapter is the one that a layer was made with. @internal */
+export let isFirst: (layer: LoraLinear, adapter: string) => boolean;
 /** A layer made as this one was, on another device. @internal */
 export let remake: (layer: LoraLinear, gpu: Gpu) => LoraLinear;
 /** Lets the layer be what `other` is, in the place of what it was. @internal */
@@ -200,6 +238,8 @@ export class LoraLinear {
   readonly name: string | undefined;
   readonly inFeatures: number;
   readonly outFeatures: number;
+  /** How its first adapter started. */
+  readonly init: AdapterInit;
   readonly #options: LoraLinearOptions;
   // Of the adapters that were added, by name.
   readonly #added = new Map<string, Omit<AdapterOptions, "inFeatures" | "outFeatures">>();
@@ -208,6 +248,12 @@ export class LoraLinear {
   #raw: RawLayer;
 
   static {
+    takenOut = (layer) => {
+      const config = rawConfig(layer.#options);
+      const [a, b] = computedStart(layer.#options, config) as [Float32Array, Float32Array];
+      return { a, b, scaling: config.scaling() };
+    };
+    isFirst = (layer, adapter) => !layer.#added.has(adapter);
     remake = (layer, gpu) => {
       if (layer.#options.base) {
         throw new LoraError("invalid-argument", "recover: expected layers made with `weight`, got one made with `base`");
@@ -235,12 +281,15 @@ export class LoraLinear {
     const { weight, bias, base, name } = options;
     const rawGpu = unwrap<RawGpu>("gpu", Gpu, gpu);
     const config = rawConfig(options);
+    let start: Float32Array[] | undefined;
+    this.init = options.init ?? "peft";
     this.#gpu = gpu;
     this.name = name === undefined ? undefined : String(name);
     this.inFeatures = integer("inFeatures", options.inFeatures);
     this.outFeatures = integer("outFeatures", options.outFeatures);
     if (base !== undefined) {
       const rawBase = unwrap<RawFrozen>("base", FrozenLinear, base);
+      refuseBaseChange(options, "it in float32 as `weight`, got a base");
       if (weight !== undefined || bias !== undefined) {
         throw new LoraError("invalid-argument", "base: expected no weight and bias beside it, got both");
       }
@@ -250,10 +299,11 @@ export class LoraLinear {
       }
       this.#raw = RawLayer.onBase(rawGpu, this.name, rawBase, config);
     } else {
+      start = changesBase(options.init) ? computedStart(options, config) : undefined;
       const frozen = new FrozenLinear(gpu, {
         inFeatures: this.inFeatures,
         outFeatures: this.outFeatures,
-        weight: float32Array("weight", weight),
+        weight: start?.[2] ?? float32Array("weight", weight),
         ...(bias !== undefined && { bias }),
       });
       try {
@@ -265,6 +315,7 @@ export class LoraLinear {
     }
     bind(this, this.#raw);
     this.#options = { ...options };
+    writeStart(this.weight, start ?? computedStart(options, config));
   }
 
   /** The adapter of this name; without one the first active adapter, or else the first. */
@@ -297,7 +348,10 @@ export class LoraLinear {
       throw new LoraError("invalid-argument", `name: expected a string that is not empty, got ${show(name)}`);
     }
     checkOptions("addAdapter", options, ADAPTER_OPTIONS.slice(2));
-    const adapter = new LoraAdapter(this.#gpu, name, this.#raw.addAdapter(name, rawConfig(options)), options);
+    const config = rawConfig(options);
+    refuseBaseChange(options, "it with the layer's first adapter");
+    const adapter = new LoraAdapter(this.#gpu, name, this.#raw.addAdapter(name, config), options);
+    writeStart(adapter.weight, computedStart({ ...options, inFeatures: this.inFeatures, outFeatures: this.outFeatures }, config));
     this.#adapters.set(name, adapter);
     this.#added.set(name, { ...options });
     return adapter;

@@ -3,7 +3,7 @@
 import { RawCombination, RawModulesToSave, RawPeft, RawPlain, safetensorsHeader } from "./wasm/lora_webgpu.js";
 import { boolean, checkOptions, finite, float32Array, integer, show } from "./check.js";
 import { LoraError } from "./error.js";
-import { LoraLinear } from "./lora.js";
+import { changesBase, isFirst, LoraLinear, takenOut } from "./lora.js";
 import type { Tensor } from "./tensor.js";
 import { init } from "./wasm.js";
 import { isZip, unzip, zip } from "./zip.js";
@@ -235,6 +235,8 @@ const rawOf = (what: string, adapter: unknown): RawPeft => {
   return raw;
 };
 
+const differ = (a: number, b: number): boolean => Math.abs(a - b) > 1e-6 * Math.abs(a);
+
 /** An adapter in memory: everything that PEFT's two files hold. Made by {@link loadPeft} and the other functions here. */
 export class PeftAdapter {
   readonly modules: readonly PeftModule[];
@@ -346,7 +348,13 @@ export class PeftAdapter {
     const fits = this.modules.map((module) => {
       const layer = layers.find((layer) => layer.name === module.name);
       if (!layer) throw new LoraError("unmatched", `${module.name}: no layer has this name`);
-      const adapter = layer.adapter(options.adapter);
+      const adapter = layer.adapter(options.adapter), { init_lora_weights: init } = this.config;
+      if ((changesBase(layer.init) || this.changesBase) && layer.init !== init) {
+        throw new LoraError("unmatched", `${module.name}: expected a layer of the file's init, ${String(init)}, got ${layer.init}; see toPlain()`);
+      }
+      if (init === "olora" && differ(adapter.scaling / adapter.scale, module.scaling)) {
+        throw new LoraError("unmatched", `${module.name}: expected a layer of the file's scaling, ${module.scaling}, which OLoRA took out of the weight, got ${adapter.scaling}`);
+      }
       const got = `rank ${adapter.rank}, ${layer.outFeatures}×${layer.inFeatures}`;
       const expected = `rank ${module.rank}, ${module.outFeatures}×${module.inFeatures}`;
       if (got !== expected) throw new LoraError("shape", `\`${module.name}\`: expected a layer of ${expected}, got ${got}`);
@@ -370,7 +378,7 @@ export class PeftAdapter {
       const bias = this.tensors.find((t) => t.name === `${module.name}.base_layer.bias`);
       if (bias) adapter.baseBias?.value.write(bias.values());
       const own = adapter.scaling / adapter.scale;
-      if (Math.abs(own - module.scaling) > 1e-6 * Math.abs(own)) adapter.scale = module.scaling / own;
+      if (differ(own, module.scaling)) adapter.scale = module.scaling / own;
       else adapter.scale = 1;
     }
   }
@@ -468,6 +476,11 @@ export interface SavePeftOptions {
   baseModel?: string;
   /** An adapter whose configuration is kept but for modules, ranks and alphas: the one that training went on from. */
   like?: PeftAdapter;
+  /**
+   * Whether PiSSA and OLoRA adapters are saved as plain ones of twice the rank, for the model's own weights; else they are saved as
+   * such, and whoever loads them repeats the decomposition.
+   */
+  plain?: boolean;
   /** Fields of the configuration to set, e.g. `{ task_type: "CAUSAL_LM" }`. Of layers `use_rslora` and `lora_dropout` are known. */
   config?: Record<string, unknown>;
   dtype?: WeightType;
@@ -475,8 +488,9 @@ export interface SavePeftOptions {
 
 /** An adapter of layers or arrays, that PEFT and everything here takes. */
 export async function makePeft(options: Omit<SavePeftOptions, "dtype">): Promise<PeftAdapter> {
-  checkOptions("savePeft", options, ["layers", "adapter", "baseModel", "like", "config"]);
+  checkOptions("savePeft", options, ["layers", "adapter", "baseModel", "like", "plain", "config"]);
   const { layers, baseModel, like, config = {} } = options;
+  const plain = boolean("plain", options.plain ?? false);
   if (!Array.isArray(layers)) throw new LoraError("invalid-argument", `layers: expected an array, got ${show(layers)}`);
   checkOptions("config", config, Object.keys(config));
   await init();
@@ -485,8 +499,15 @@ export async function makePeft(options: Omit<SavePeftOptions, "dtype">): Promise
   const known = !like && adapters.length > 0 && adapters.length === layers.length;
   const own = { use_rslora: adapters.every((each) => each.useRslora), lora_dropout: adapters[0]?.dropout };
   const fields: Record<string, unknown> = { ...(known && own), ...config };
+  const inits = new Set(layers.filter((layer) => layer instanceof LoraLinear).map((layer) => startToSave(layer, options.adapter, plain)));
+  if (like && adapters.length > 0) inits.add(changesBase(like.config.init_lora_weights) && !plain ? String(like.config.init_lora_weights) : true);
+  if (inits.size > 1) {
+    throw new LoraError("invalid-argument", `layers: expected one \`init\` in all of them and in \`like\`, got ${[...inits].join(" and ")}; \`plain\` saves any`);
+  }
+  const [start = true] = inits;
+  if (plain || start !== true) fields.init_lora_weights = start;
   const useRslora = (fields.use_rslora ?? like?.config.use_rslora) === true;
-  const modules = await Promise.all(layers.map((layer, i) => (layer instanceof LoraLinear ? readLayer(layer, i, useRslora, options.adapter) : layer)));
+  const modules = await Promise.all(layers.map((layer, i) => (layer instanceof LoraLinear ? readLayer(layer, i, useRslora, plain, options.adapter) : layer)));
   const raw = new RawModulesToSave();
   modules.forEach((module, i) => {
     checkOptions(`layers[${i}]`, module, MODULE_OPTIONS);
@@ -505,25 +526,53 @@ export async function makePeft(options: Omit<SavePeftOptions, "dtype">): Promise
   return made(like === undefined ? raw.finish() : raw.finishLike(rawOf("like", like)));
 }
 
-async function readLayer(layer: LoraLinear, index: number, useRslora: boolean, name?: string): Promise<PeftModuleOptions> {
+/** What a file says of a layer's start: one that leaves the base as it is counts as the default. */
+function startToSave(layer: LoraLinear, name: string | undefined, plain: boolean): string | true {
+  if (plain || !changesBase(layer.init)) return true;
+  const { name: adapter, scale } = layer.adapter(name);
+  if (layer.init === "olora" && scale !== 1) {
+    throw new LoraError("invalid-argument", `adapter: expected the scale 1, which OLoRA took out of the weight, got ${scale}; \`plain\` saves any`);
+  }
+  if (isFirst(layer, adapter)) return layer.init;
+  throw new LoraError("invalid-argument", `adapter: ${adapter} is on a weight that ${layer.init} changed for another; expected \`plain\``);
+}
+
+async function readLayer(layer: LoraLinear, index: number, useRslora: boolean, plain: boolean, name?: string): Promise<PeftModuleOptions> {
   if (layer.name === undefined) {
     throw new LoraError("invalid-argument", `layers[${index}]: expected a layer with a name, got one without; a layer needs a name to be saved`);
   }
   const adapter = layer.adapter(name), read = (tensor: Tensor | undefined) => tensor?.read() as Promise<Float32Array> | undefined;
-  const { a, b } = adapter.weight;
-  const parts = [a, b, adapter.magnitude?.value, adapter.loraBias?.value, adapter.baseBias?.value].map(read);
+  let { scaling, rank } = adapter;
+  let [a, b, magnitude, loraBias, bias] = (await Promise.all(
+    [adapter.weight.a, adapter.weight.b, adapter.magnitude?.value, adapter.loraBias?.value, adapter.baseBias?.value].map(read),
+  )) as [Float32Array, Float32Array, ...(Float32Array | undefined)[]];
+  if (plain && changesBase(layer.init)) {
+    // The layer's weight is W − s·B₀·A₀, and what it gives W + s·[B·scaling/s, −B₀]·[A; A₀].
+    const start = takenOut(layer), first = rank, [trained, factor] = [b, scaling / start.scaling];
+    rank += start.a.length / layer.inFeatures;
+    const both = new Float32Array(a.length + start.a.length);
+    both.set(a);
+    both.set(start.a, a.length);
+    a = both;
+    b = Float32Array.from({ length: layer.outFeatures * rank }, (_, i) => {
+      const row = Math.floor(i / rank), k = i % rank;
+      return k < first ? factor * (trained[row * first + k] as number) : -(start.b[row * (rank - first) + k - first] as number);
+    });
+    scaling = start.scaling;
+    // B's bias is scaled as B is.
+    loraBias = loraBias?.map((v) => factor * v);
+  }
   // A scaling in float32 has seven digits.
-  const alpha = Number((adapter.scaling * (useRslora ? Math.sqrt(adapter.rank) : adapter.rank)).toPrecision(7));
-  const [valuesA, valuesB, magnitude, loraBias, bias] = await Promise.all(parts);
+  const alpha = Number((scaling * (useRslora ? Math.sqrt(rank) : rank)).toPrecision(7));
   return {
-    name: layer.name, rank: adapter.rank, alpha, a: valuesA as Float32Array, b: valuesB as Float32Array,
+    name: layer.name, rank, alpha, a, b,
     ...(magnitude && { magnitude }), ...(loraBias && { loraBias }), ...(bias && { bias }),
   };
 }
 
 /** Saves layers as PEFT does: `adapter_config.json`, `adapter_model.safetensors`, and both in a zip. */
 export async function savePeft(options: SavePeftOptions): Promise<PeftFiles> {
-  checkOptions("savePeft", options, ["layers", "adapter", "baseModel", "like", "config", "dtype"]);
+  checkOptions("savePeft", options, ["layers", "adapter", "baseModel", "like", "plain", "config", "dtype"]);
   const { dtype = "float32", ...rest } = options;
   return (await makePeft(rest)).files({ dtype });
 }

@@ -47,6 +47,21 @@ pub enum InitLoraWeights {
 }
 
 impl InitLoraWeights {
+    /// The start of this name, as PEFT has it.
+    pub fn named(name: &str) -> InitLoraWeights {
+        match name {
+            "gaussian" => InitLoraWeights::Gaussian,
+            "pissa" => InitLoraWeights::Pissa(None),
+            "olora" => InitLoraWeights::Olora,
+            "orthogonal" => InitLoraWeights::Orthogonal,
+            "eva" | "mica" => InitLoraWeights::Default, // they choose A or B and leave the base
+            _ => match name.strip_prefix("pissa_niter_").and_then(|count| count.parse().ok()) {
+                Some(count) => InitLoraWeights::Pissa(Some(count)),
+                None => InitLoraWeights::Other(name.into()),
+            },
+        }
+    }
+
     /// Whether the base is another one than the model's file holds.
     pub fn changes_base(&self) -> bool {
         matches!(self, InitLoraWeights::Pissa(_) | InitLoraWeights::Olora | InitLoraWeights::Other(_))
@@ -538,16 +553,5 @@ fn init(reader: &mut Reader) -> Result<InitLoraWeights> {
     if reader.is_boolean() {
         return Ok(if reader.boolean()? { InitLoraWeights::Default } else { InitLoraWeights::None });
     }
-    let name = reader.string()?;
-    Ok(match name.as_str() {
-        "gaussian" => InitLoraWeights::Gaussian,
-        "pissa" => InitLoraWeights::Pissa(None),
-        "olora" => InitLoraWeights::Olora,
-        "orthogonal" => InitLoraWeights::Orthogonal,
-        "eva" | "mica" => InitLoraWeights::Default, // they choose A or B and leave the base
-        _ => match name.strip_prefix("pissa_niter_").and_then(|count| count.parse().ok()) {
-            Some(count) => InitLoraWeights::Pissa(Some(count)),
-            None => InitLoraWeights::Other(name),
-        },
-    })
+    Ok(InitLoraWeights::named(&reader.string()?))
 }

@@ -6,13 +6,14 @@ use std::rc::Rc;
 use js_sys::{Float32Array, Uint8Array};
 use wasm_bindgen::prelude::*;
 
-use super::Result;
+use super::{RawConfig, Result};
 use crate::Error;
 use crate::error::show_number;
 use crate::io::json::{Reader, quote};
 use crate::io::safetensors::{Dtype, Header, TensorInfo, to_f32};
 use crate::io::{
-    Adapter, AdapterKind, AdapterModule, Combination, Format, GgufModel, HesperWidths, ModelModule, ModuleKind,
+    Adapter, AdapterKind, AdapterModule, Combination, Format, GgufModel, HesperWidths, InitLoraWeights, ModelModule,
+    ModuleKind, Start, initialize,
 };
 
 /// JSON as it is written.
@@ -431,6 +432,39 @@ impl RawModulesToSave {
             adapter.set(&key, &value)?;
         }
         Ok(RawPeft::new(adapter))
+    }
+}
+
+/// How an adapter starts, where the CPU computes it.
+#[wasm_bindgen]
+pub struct RawStart(Start);
+
+#[wasm_bindgen]
+impl RawStart {
+    /// `weight` is empty for a start that does not look at it.
+    #[wasm_bindgen(constructor)]
+    pub fn new(
+        init: &str,
+        weight: &[f32],
+        out_features: usize,
+        in_features: usize,
+        config: &RawConfig,
+    ) -> Result<RawStart> {
+        let (init, config) = (InitLoraWeights::named(init), &config.0);
+        // Whoever loads the file repeats a decomposition, and knows no seed.
+        let seed = if init.changes_base() { 0 } else { config.seed };
+        let scaling = f64::from(config.scaling()?);
+        Ok(RawStart(initialize(&init, weight, out_features, in_features, config.rank, scaling, seed)?))
+    }
+
+    /// 0: A, 1: B, 2: the base weight that is left, where it is another one.
+    pub fn part(&self, which: u32) -> Option<Float32Array> {
+        let values = match which {
+            0 => &self.0.a,
+            1 => &self.0.b,
+            _ => self.0.weight.as_ref()?,
+        };
+        Some(Float32Array::from(values.as_slice()))
     }
 }
 

@@ -471,6 +471,66 @@ test("in a page an adapter is trained, saved, loaded into new layers, and gives 
       assert.deepEqual(results.map(({ config }) => [config.use_rslora ?? false, config.use_dora ?? false, config.lora_bias ?? false, config.bias]),
         [[false, false, false, "none"], [true, false, false, "none"], [false, true, false, "none"], [false, false, true, "lora_only"]]);
     });
+    await onPage(browser, `${server.url}tests/e2e/bare.html`, {}, async (page) => {
+      await page.waitForFunction(() => globalThis.ready);
+      const results = await page.evaluate(async () => {
+        const results = [];
+        const weight = numbers(42, 3), x = tensor("x", [3, 6], numbers(18, 4));
+        const layer = (options) => new LoraLinear(gpu, { name: "fc", inFeatures: 6, outFeatures: 7, weight, rank: 2, alpha: 3, seed: 5, ...options });
+        const forward = async (layer) => {
+          const rec = gpu.record(), output = layer.forward(rec, x);
+          await rec.submit();
+          return [...(await output.read())];
+        };
+        for (const init of ["peft", "gaussian", "orthogonal", "pissa", "pissa_niter_8", "olora"]) {
+          const own = layer({ init }), plainLayer = layer();
+          const start = { base: await forward(plainLayer), own: await forward(own), a: await own.a.read(), b: await own.b.read() };
+          const trainer = new Trainer(gpu, { layers: [own], loss: mse(), optimizer: adamw({ lr: 0.05 }) });
+          for (let i = 0; i < 4; i++) await trainer.step({ x: numbers(18, 4), target: numbers(21, 5) });
+          trainer.dispose();
+          own.adapter().scale = 0.75;
+          const scaled = await failure(() => savePeft({ layers: [own] }));
+          if (init === "olora") own.adapter().scale = 1;
+          const saved = await savePeft({ layers: [own] }), plain = await savePeft({ layers: [own], plain: true });
+          const again = layer({ init, seed: 8 }), asPlain = layer({ rank: plain.config.match(/"r": (\d+)/)[1] * 1 });
+          (await loadPeft(saved.zip())).applyTo([again]);
+          (await loadPeft(plain.zip())).applyTo([asPlain]);
+          const mismatch = await failure(async () => (await loadPeft(saved.zip())).applyTo([layer({ rank: 2 })]));
+          own.addAdapter("second", { rank: 2 });
+          const second = [await failure(() => savePeft({ layers: [own], adapter: "second" })), await failure(() => savePeft({ layers: [own], adapter: "second", plain: true }))];
+          results.push({ init, start: { ...start, a: [...start.a], b: [...start.b] }, outputs: [await forward(own), await forward(again), await forward(asPlain)], config: JSON.parse(saved.config), plain: JSON.parse(plain.config), weights: [...saved.weights], plainWeights: [...plain.weights], mismatch, second, scaled });
+          [own, plainLayer, again, asPlain].forEach((each) => each.dispose());
+        }
+        const base = new FrozenLinear(gpu, { kind: "q8_0", inFeatures: 32, outFeatures: 7, weight: numbers(224, 1) });
+        const failures = {
+          "another": [await failure(() => layer({ init: "eva" })), "eva"], "a quantised base": [await failure(() => new LoraLinear(gpu, { base, inFeatures: 32, outFeatures: 7, rank: 2, init: "pissa" })), "float32"],
+          "a rank too large": [await failure(() => layer({ rank: 7, init: "pissa" })), "at most 6"], "an odd one": [await failure(() => layer({ rank: 3, init: "orthogonal" })), "even"], "DoRA": [await failure(() => layer({ useDora: true, init: "olora" })), "DoRA"],
+          "a second adapter": [await failure(() => layer({}).addAdapter("b", { rank: 2, init: "pissa" })), "first adapter"], "A and B alone": [await failure(() => new LoraWeight(gpu, { inFeatures: 6, outFeatures: 7, rank: 2, init: "olora" })), "LoraLinear"],
+        };
+        const onBase = new LoraLinear(gpu, { base, inFeatures: 32, outFeatures: 7, rank: 2, init: "orthogonal", seed: 2 });
+        const alone = new LoraWeight(gpu, { inFeatures: 32, outFeatures: 7, rank: 2, init: "orthogonal", seed: 2 });
+        const same = [await onBase.b.read(), await alone.b.read()].map((values) => [...values]);
+        return { results, failures, same, weight: [...weight] };
+      });
+      for (const { init, start, outputs, config, plain, weights, plainWeights, mismatch, second, scaled } of results.results) {
+        near(start.own, start.base, 1e-6, `${init}: an adapter starts with what the base gives`);
+        const changes = /pissa|olora/.test(init);
+        assert.equal(scaled.code, init === "olora" ? "invalid-argument" : "none", init);
+        assert.equal(start.b.some((v) => v !== 0), changes || init === "orthogonal", init);
+        assert.deepEqual([config.init_lora_weights, config.r, plain.init_lora_weights, plain.r], [changes ? init : true, 2, true, changes ? 4 : 2]);
+        near(outputs[1], outputs[0], 1e-6, `${init}: loaded as it is`);
+        near(outputs[2], outputs[0], 2e-6, `${init}: loaded as a plain one`);
+        if (!changes) continue;
+        assert.equal(mismatch.code, "unmatched");
+        assert.deepEqual(second.map(({ code }) => code), ["invalid-argument", "none"]);
+        // Node makes the same plain adapter of the file.
+        const file = await loadPeft({ config, weights: Uint8Array.from(weights) });
+        const there = await file.toPlain({ model: container({ "fc.weight": [[7, 6], results.weight] }) }), here = await loadPeft({ config: plain, weights: Uint8Array.from(plainWeights) });
+        near(there.modules[0].deltaWeight(), here.modules[0].deltaWeight(), 1e-5, init);
+      }
+      for (const [what, [{ code, message }, word]] of Object.entries(results.failures)) assert.ok(code === "invalid-argument" && message.includes(word), `${what}: ${code}: ${message}`);
+      assert.deepEqual(results.same[0], results.same[1]);
+    });
     // PEFT's own adapters of y = fc2(tanh(fc1(x))), by their address.
     const ends = folders.filter((folder) => basename(folder) === "end" && existsSync(join(golden, dirname(folder), "trace.safetensors")));
     await onPage(browser, `${server.url}tests/e2e/bare.html`, {}, async (page) => {

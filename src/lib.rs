@@ -21,8 +21,8 @@ pub use gpu::{DType, Gpu, GpuRequest, Memory, Profile, Recording, Stats, Submiss
 pub use lora::{Adapter, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Trained};
 pub use loss::Loss;
 pub use model::{
-    CausalLM, Family, Generation, Input, Linear, ModelConfig, ModelLoader, Parameter, RopeScaling, Sampling, Sequences,
-    SequencesOptions, SourceTensor, Store, Ternary, gguf_sources, safetensors_sources, shift_labels,
+    CausalLM, Estimate, Family, Generation, Input, Linear, ModelConfig, ModelLoader, Parameter, RopeScaling, Sampling,
+    Sequences, SequencesOptions, SourceTensor, Store, Ternary, gguf_sources, safetensors_sources, shift_labels,
 };
 pub use nn::{Activation, Norm};
 pub use optim::{AdamW, LOG_ROWS, Optimizer, OptimizerKind, OptimizerOptions, Schedule, Sgd};

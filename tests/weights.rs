@@ -479,3 +479,46 @@ async fn files_that_do_not_fit_are_refused_by_name() {
     assert_eq!(model.new_adapter(&AdapterConfig::new(&new).unwrap(), 1).unwrap().len(), golden.parsed().layers);
     model.destroy();
 }
+
+/// What a training holds is what was said before it.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn the_estimate_is_what_a_training_holds() {
+    let gpu = gpu().await;
+    for golden in Golden::some().await {
+        for (store, checkpointing, dora, dropout, batch, tokens) in [
+            (Store::AsIs, true, false, "0.0", 1, 8),
+            (Store::Q8_0, true, true, "0.1", 4, 31),
+            (Store::AsIs, false, false, "0.1", 3, 16),
+            (Store::AsIs, false, true, "0.0", 2, 12),
+        ] {
+            let file = safetensors(&golden.tensors, Dtype::F32);
+            let before = gpu.memory().bytes;
+            let model = load_safetensors(&gpu, &golden.config, &file, store).unwrap();
+            assert_eq!(gpu.memory().bytes - before, model.bytes());
+            let targets = ["q_proj", "v_proj", "down_proj"].map(String::from);
+            let new =
+                NewConfig { rank: 5, alpha: 4.0, target_modules: &targets, ranks: &[], alphas: &[], base_model: None };
+            let mut config = AdapterConfig::new(&new).unwrap();
+            config.set("use_dora", if dora { "true" } else { "false" }).unwrap();
+            config.set("lora_dropout", dropout).unwrap();
+            let estimate = model.estimate(&config, batch, tokens, checkpointing).unwrap();
+            model.new_adapter(&config, 1).unwrap();
+            let adam = OptimizerOptions::new(OptimizerKind::AdamW(AdamW::default()), 1e-3);
+            let options = SequencesOptions { checkpointing, ..SequencesOptions::default() };
+            let trainer = LanguageTrainer::new(&model, adam, options, 0).unwrap();
+            let ids = vec![3; batch * tokens];
+            let input = Input { input_ids: &ids, labels: Some(&ids), ..Input::default() };
+            trainer.step(&[TokenBatch { batch, input }]).await.unwrap();
+            let held = gpu.memory().bytes - before;
+            let ratio = estimate.total() as f64 / held as f64;
+            say(&format!(
+                "{} {store:?} {batch}×{tokens}: {} bytes estimated, {held} held, {ratio:.3}",
+                golden.folder,
+                estimate.total()
+            ));
+            assert!((ratio - 1.0).abs() < 0.1, "{estimate:?}: {ratio}");
+            trainer.destroy();
+            model.destroy();
+        }
+    }
+}

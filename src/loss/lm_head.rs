@@ -26,12 +26,17 @@ const CLASSES: usize = 64;
 impl LmHead {
     /// For `rows` rows, and chunks of `chunk` classes, by default as many as make 32 MiB of logits.
     pub fn new(gpu: &Gpu, rows: usize, classes: usize, chunk: Option<usize>) -> Result<LmHead> {
-        let chunk = chunk.unwrap_or(MOST_LOGITS / rows).next_multiple_of(CLASSES).max(CLASSES).min(classes);
+        let chunk = LmHead::chunk(rows, classes, chunk);
         Ok(LmHead {
             chunk,
             logits: Tensor::zeros(gpu, "logits", &[rows, chunk])?,
             stats: Tensor::zeros(gpu, "logit stats", &[rows, 3])?,
         })
+    }
+
+    /// Classes of a chunk.
+    pub fn chunk(rows: usize, classes: usize, chunk: Option<usize>) -> usize {
+        chunk.unwrap_or(MOST_LOGITS / rows).next_multiple_of(CLASSES).max(CLASSES).min(classes)
     }
 
     /// Records the sum of the cross-entropy of `hidden·Wᵀ` with `labels [rows]` over the rows whose label is not −100,

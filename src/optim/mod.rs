@@ -157,6 +157,11 @@ impl Optimizer {
         Ok(optimizer)
     }
 
+    /// Bytes that AdamW at a constant rate holds, however many parameters there are.
+    pub(crate) fn fixed_bytes() -> u64 {
+        4 * (4 * LOG_ROWS + 2 * bias_rows(AdamW::default()) + STATE_LEN + 1 + 64 + WINDOW_LEN) as u64
+    }
+
     /// Records one update of all parameters from the gradients as they then are, divided by what the loss
     /// counted, where a trainer adds it up. Gradients or a loss that are not finite leave the parameters as they are.
     pub fn step(&self, rec: &Recording) -> Result<()> {

@@ -7,11 +7,12 @@ use js_sys::{Array, Float32Array, Int32Array, Promise, Uint8Array};
 use wasm_bindgen::prelude::*;
 
 use super::{MapUnit, RawGpu, RawOptions, Result, promise, resumed};
-use crate::io::safetensors::{Dtype, to_f32};
+use crate::io::gguf::GgufHeader;
+use crate::io::safetensors::{Dtype, Header};
 use crate::io::{Adapter, AdapterConfig, NewConfig};
 use crate::{
-    CausalLM, Error, Generation, Input, LanguageTrainer, LoraLinear, ModelConfig, Position, Sampling, SequencesOptions,
-    TokenBatch,
+    CausalLM, Error, Generation, Gpu, Input, LanguageTrainer, LoraLinear, ModelConfig, ModelLoader, Position, Sampling,
+    SequencesOptions, SourceTensor, Store, TokenBatch, gguf_sources, safetensors_sources,
 };
 
 /// A language model, with the configuration of its adapter.
@@ -23,16 +24,10 @@ pub struct RawCausalLM {
 
 #[wasm_bindgen]
 impl RawCausalLM {
-    #[wasm_bindgen(constructor)]
-    pub fn new(gpu: &RawGpu, config: &[u8]) -> Result<RawCausalLM> {
-        let model = Rc::new(CausalLM::new(&gpu.0, ModelConfig::parse(config)?)?);
-        Ok(RawCausalLM { model, adapter: RefCell::default() })
-    }
-
-    /// `[vocabulary, positions, layers, tied]`
-    pub fn numbers(&self) -> Vec<u32> {
+    /// `[vocabulary, positions, layers, bytes of the weights]`
+    pub fn numbers(&self) -> Vec<f64> {
         let c = self.model.config();
-        vec![c.vocab_size as u32, c.max_positions as u32, c.layers as u32, c.tie_word_embeddings.into()]
+        [c.vocab_size as u64, c.max_positions as u64, c.layers as u64, self.model.bytes()].map(|n| n as f64).into()
     }
 
     #[wasm_bindgen(js_name = eosTokenIds)]
@@ -45,60 +40,27 @@ impl RawCausalLM {
         self.model.linears().iter().map(|linear| linear.name().to_string()).collect()
     }
 
-    /// Names of the frozen tensors.
-    #[wasm_bindgen(js_name = parameterNames)]
-    pub fn parameter_names(&self) -> Vec<String> {
-        self.model.parameters().into_iter().map(|parameter| parameter.name).collect()
-    }
-
-    /// Shapes of the frozen tensors, in the order of their names.
-    #[wasm_bindgen(js_name = parameterShapes)]
-    pub fn parameter_shapes(&self) -> Array {
-        let shape = |tensor: &crate::Tensor| tensor.shape().iter().map(|d| JsValue::from(*d as f64)).collect::<Array>();
-        self.model.parameters().iter().map(|parameter| JsValue::from(shape(&parameter.tensor))).collect()
-    }
-
-    /// Writes elements of a frozen tensor from `first` on.
-    #[wasm_bindgen(js_name = writeParameter)]
-    pub fn write_parameter(&self, index: usize, first: f64, dtype: &str, bytes: &[u8]) -> Result<()> {
-        let parameters = self.model.parameters();
-        let parameter =
-            parameters.get(index).ok_or_else(|| Error::argument("tensor", "one of the model", index.to_string()))?;
-        let Some(dtype) = Dtype::from_name(dtype) else {
-            return Err(Error::argument(&parameter.name, "elements of a known type", dtype).into());
-        };
-        let values = to_f32(&parameter.name, dtype, bytes)?;
-        Ok(parameter.tensor.write_elements(first as usize, &values)?)
-    }
-
-    /// A new adapter; `flags`: 1 rsLoRA, 2 DoRA, 4 lora_bias. Without `targets` all linear layers.
+    /// A new adapter.
     #[wasm_bindgen(js_name = newAdapter)]
-    pub fn new_adapter(
-        &self,
-        rank: usize,
-        alpha: f64,
-        targets: Vec<String>,
-        dropout: f64,
-        flags: u32,
-        seed: f64,
-    ) -> Result<()> {
-        let new = NewConfig { rank, alpha, target_modules: &targets, ranks: &[], alphas: &[], base_model: None };
-        let mut config = AdapterConfig::new(&new)?;
-        let flag = |bit: u32| if flags & bit > 0 { "true" } else { "false" };
-        if targets.is_empty() {
-            config.set("target_modules", "\"all-linear\"")?;
-        }
-        config.set("lora_dropout", &crate::error::show_number(dropout))?;
-        config.set("task_type", "\"CAUSAL_LM\"")?;
-        config.set("use_rslora", flag(1))?;
-        config.set("use_dora", flag(2))?;
-        if flags & 4 > 0 {
-            config.set("lora_bias", "true")?;
-        }
+    pub fn new_adapter(&self, adapter: &RawAdapterConfig, seed: f64) -> Result<()> {
         self.refuse_second()?;
-        self.model.new_adapter(&config, seed as u64)?;
-        *self.adapter.borrow_mut() = Some(config);
+        self.model.new_adapter(&adapter.0, seed as u64)?;
+        *self.adapter.borrow_mut() = Some(adapter.0.clone());
         Ok(())
+    }
+
+    /// Bytes of `[weights, adapter, activations, largest buffer]`, and the largest buffer that the device allows.
+    pub fn estimate(
+        &self,
+        adapter: &RawAdapterConfig,
+        batch: usize,
+        tokens: usize,
+        checkpointing: bool,
+    ) -> Result<Vec<f64>> {
+        let e = self.model.estimate(&adapter.0, batch, tokens, checkpointing)?;
+        let limits = self.model.gpu().limits();
+        let most = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size);
+        Ok([e.weights, e.adapter, e.activations, e.largest, most].map(|n| n as f64).into())
     }
 
     #[wasm_bindgen(js_name = loadAdapter)]
@@ -177,6 +139,110 @@ impl RawCausalLM {
 
     pub fn destroy(&self) {
         self.model.destroy();
+    }
+}
+
+/// The configuration of an adapter to be made.
+#[wasm_bindgen]
+pub struct RawAdapterConfig(AdapterConfig);
+
+#[wasm_bindgen]
+impl RawAdapterConfig {
+    /// `flags`: 1 rsLoRA, 2 DoRA, 4 lora_bias. Without `targets` all linear layers.
+    #[wasm_bindgen(constructor)]
+    pub fn new(rank: usize, alpha: f64, targets: Vec<String>, dropout: f64, flags: u32) -> Result<RawAdapterConfig> {
+        let new = NewConfig { rank, alpha, target_modules: &targets, ranks: &[], alphas: &[], base_model: None };
+        let mut config = AdapterConfig::new(&new)?;
+        let flag = |bit: u32| if flags & bit > 0 { "true" } else { "false" };
+        if targets.is_empty() {
+            config.set("target_modules", "\"all-linear\"")?;
+        }
+        config.set("lora_dropout", &crate::error::show_number(dropout))?;
+        config.set("task_type", "\"CAUSAL_LM\"")?;
+        config.set("use_rslora", flag(1))?;
+        config.set("use_dora", flag(2))?;
+        if flags & 4 > 0 {
+            config.set("lora_bias", "true")?;
+        }
+        Ok(RawAdapterConfig(config))
+    }
+}
+
+/// A model on its way: its files' headers, then its tensors' bytes.
+#[wasm_bindgen]
+pub struct RawModelLoader {
+    gpu: Gpu,
+    config: RefCell<Option<ModelConfig>>,
+    sources: RefCell<Vec<SourceTensor>>,
+    loader: RefCell<Option<ModelLoader>>,
+}
+
+#[wasm_bindgen]
+impl RawModelLoader {
+    #[wasm_bindgen(constructor)]
+    pub fn new(gpu: &RawGpu) -> RawModelLoader {
+        RawModelLoader {
+            gpu: gpu.0.clone(),
+            config: RefCell::default(),
+            sources: RefCell::default(),
+            loader: RefCell::default(),
+        }
+    }
+
+    /// The first bytes of the file of this number: safetensors, or GGUF, which brings the configuration.
+    #[wasm_bindgen(js_name = addFile)]
+    pub fn add_file(&self, number: usize, name: &str, bytes: &[u8], len: f64) -> Result<()> {
+        let sources = if bytes.starts_with(b"GGUF") {
+            let header = GgufHeader::parse(name, bytes, len as u64)?;
+            *self.config.borrow_mut() = Some(ModelConfig::from_gguf(&header)?);
+            gguf_sources(&header)
+        } else {
+            safetensors_sources(number, &Header::parse(name, bytes, len as u64)?)
+        };
+        self.sources.borrow_mut().extend(sources);
+        Ok(())
+    }
+
+    /// `config.json` of safetensors files.
+    #[wasm_bindgen(js_name = setConfig)]
+    pub fn set_config(&self, config: &[u8]) -> Result<()> {
+        *self.config.borrow_mut() = Some(ModelConfig::parse(config)?);
+        Ok(())
+    }
+
+    /// After all files: `[file, first byte, end]` of each tensor that is to be written. `store`: 0 as in the file, 1 f32, 2 q8_0.
+    pub fn begin(&self, store: u32) -> Result<Vec<f64>> {
+        let missing = || Error::argument("config", "config.json or a GGUF file", "neither");
+        let config = self.config.take().ok_or_else(missing)?;
+        let store = [Store::AsIs, Store::F32, Store::Q8_0][store as usize % 3];
+        let loader = ModelLoader::new(&self.gpu, config, self.sources.take(), store)?;
+        let range = |source: &SourceTensor| [source.file as f64, source.range.start as f64, source.range.end as f64];
+        let ranges = loader.sources().iter().flat_map(range).collect();
+        *self.loader.borrow_mut() = Some(loader);
+        Ok(ranges)
+    }
+
+    /// The tensor's name.
+    pub fn name(&self, tensor: usize) -> Option<String> {
+        self.loader.borrow().as_ref()?.sources().get(tensor).map(|source| source.name.clone())
+    }
+
+    /// The next bytes of a tensor.
+    pub fn write(&self, tensor: usize, bytes: &[u8]) -> Result<()> {
+        match self.loader.borrow_mut().as_mut() {
+            Some(loader) => Ok(loader.write(tensor, bytes)?),
+            None => Err(Error::disposed("the loader".into()).into()),
+        }
+    }
+
+    pub fn finish(&self) -> Result<RawCausalLM> {
+        let loader = self.loader.take().ok_or_else(|| Error::disposed("the loader".into()))?;
+        Ok(RawCausalLM { model: Rc::new(loader.finish()?), adapter: RefCell::default() })
+    }
+
+    /// Frees what came so far.
+    pub fn destroy(&self) {
+        self.loader.take();
     }
 }
 

@@ -9,16 +9,17 @@ export { type CheckpointInfo, Checkpoints, type Resumable } from "./checkpoints.
 export { LoraError, type LoraErrorCode } from "./error.js";
 export { Gpu, type GpuFeature, type GpuInfo, type GpuOptions, type GpuStats } from "./gpu.js";
 export { type AdapterInit, type AdapterOptions, LoraAdapter, LoraGrad, LoraLinear, type LoraLinearOptions, LoraWeight, type Trained } from "./lora.js";
+export { type GgufInfo, type GgufValue, readGguf } from "./gguf.js";
 export { bceWithLogits, crossEntropy, type LossSpec, mse } from "./loss.js";
 export {
   CausalLM,
+  type EstimateOptions,
   type GenerateOptions,
   type LanguageStepRecord,
   LanguageTrainer,
   type LanguageTrainerOptions,
+  type MemoryEstimate,
   type ModelAdapterOptions,
-  type ModelFile,
-  type ModelSource,
 } from "./model.js";
 export { gelu, layerNorm, type NetworkPart, relu, residual, rmsNorm, silu, tanh } from "./network.js";
 export {
@@ -57,6 +58,7 @@ export {
   type WeightType,
 } from "./peft.js";
 export { Recording } from "./recording.js";
+export { clearModelCache, modelFile, type ModelFile, type ModelProgress, type ModelSource } from "./source.js";
 export { type BufferOptions, Tensor, type TensorOptions } from "./tensor.js";
 export {
   type ChatMessage,

@@ -1,25 +1,11 @@
 // Language models: loading, adapters, generation and training by token ids.
-import { RawCausalLM, type RawGeneration, type RawGpu, RawLanguageTrainer, safetensorsHeader } from "./wasm/lora_webgpu.js";
+import { RawAdapterConfig, type RawCausalLM, type RawGeneration, type RawGpu, RawLanguageTrainer, RawModelLoader } from "./wasm/lora_webgpu.js";
 import { bind, boolean, checkOptions, disposable, finite, integer, seedNumber, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 import { type OptimizerSpec, rawOptions, type ScheduleSpec } from "./optim.js";
+import { checkSource, configBytes, fill, isFile, length, type ModelFile, type ModelSource, openModel, slice } from "./source.js";
 import type { TokenExample } from "./text.js";
-
-/** A file's bytes, or a file of the user's, which is read in pieces. */
-export type ModelFile = Uint8Array | Blob;
-
-/** A model as Hugging Face keeps it. */
-export interface ModelSource {
-  /** `config.json`, or what it holds. */
-  config: ModelFile | string | object;
-  /** `model.safetensors`, or all files of a model in several. */
-  weights: ModelFile | readonly ModelFile[];
-  /** Ends the loading with the signal's reason. */
-  signal?: AbortSignal;
-  /** Told now and then how many bytes of the weights are on the GPU. */
-  onProgress?: (progress: { loaded: number; total: number; tensor: string }) => void;
-}
 
 /** How an adapter on a whole model is made. */
 export interface ModelAdapterOptions {
@@ -36,6 +22,39 @@ export interface ModelAdapterOptions {
   loraBias?: boolean;
   /** The same seed gives the same bits on every device. */
   seed?: number;
+}
+
+const ADAPTER_OPTIONS = ["rank", "alpha", "targetModules", "dropout", "useRslora", "useDora", "loraBias", "seed"];
+
+/** Options of {@link CausalLM.estimate}. */
+export interface EstimateOptions extends ModelAdapterOptions {
+  /** Tokens of the longest example. */
+  tokens: number;
+  /** Examples that go through the model together; default 1. */
+  batch?: number;
+  /** As the trainer's; default true. */
+  checkpointing?: boolean;
+  /** Bytes of GPU memory that may be used; default: as many as it takes. */
+  budget?: number;
+}
+
+/** Bytes of GPU memory. */
+export interface MemoryEstimate {
+  /** The frozen weights. */
+  weights: number;
+  /** The adapter, its gradients and the optimizer's moments. */
+  adapter: number;
+  /** All that grows with the tokens of a batch. */
+  activations: number;
+  /** All three. */
+  total: number;
+  /** The largest single buffer. */
+  largest: number;
+  /** The largest that the device allows. */
+  limit: number;
+  fits: boolean;
+  /** Options by which it would fit; empty where it does. */
+  advice: string[];
 }
 
 /** Options of {@link CausalLM.generate}. */
@@ -56,9 +75,6 @@ export interface GenerateOptions {
   signal?: AbortSignal;
 }
 
-const PIECE = 1 << 20; // elements converted and written at a time
-const SIZES: Readonly<Record<string, number>> = { F32: 4, F16: 2, BF16: 2, F64: 8 };
-
 /** A decoder-only language model of Hugging Face's form, frozen, perhaps with an adapter: llama, mistral, qwen2, qwen3, bitnet. */
 export class CausalLM {
   /** Tokens that there are. */
@@ -67,6 +83,8 @@ export class CausalLM {
   readonly maxPositions: number;
   /** Decoder layers. */
   readonly layers: number;
+  /** Bytes of GPU memory of the frozen weights. */
+  readonly bytes: number;
   /** Tokens that end a text, by the model's configuration. */
   readonly eosTokenIds: readonly number[];
   #raw: RawCausalLM;
@@ -76,53 +94,28 @@ export class CausalLM {
   private constructor(raw: RawCausalLM) {
     this.#raw = raw;
     bind(this, raw);
-    [this.vocabSize, this.maxPositions, this.layers] = raw.numbers() as unknown as [number, number, number];
+    [this.vocabSize, this.maxPositions, this.layers, this.bytes] = raw.numbers() as unknown as [number, number, number, number];
     this.eosTokenIds = [...raw.eosTokenIds()];
   }
 
   /**
    * Loads a model, a piece of a tensor at a time. Rejects with code `unsupported` naming the field of the configuration or
-   * the tensor that is not supported, `file` or `incomplete` for what is no such file, `unmatched` for tensors that are
-   * missing or too many, `shape`, and `limit` for what the device cannot hold.
+   * the tensor that is not supported, `file` or `incomplete` for what is no such file or cannot be had, `unmatched` for tensors
+   * that are missing or too many, `shape`, `limit` for what the device cannot hold, and the signal's reason.
    */
   static async load(gpu: Gpu, source: ModelSource): Promise<CausalLM> {
-    checkOptions("CausalLM.load", source, ["config", "weights", "signal", "onProgress"]);
-    const { signal, onProgress } = source;
+    checkSource(source);
     const rawGpu = unwrap<RawGpu>("gpu", Gpu, gpu);
-    const files = (Array.isArray(source.weights) ? source.weights : [source.weights]) as ModelFile[];
-    files.forEach((file) => checkFile("weights", file));
-    const config = await configBytes(source.config);
-    signal?.throwIfAborted();
-    const found = new Map<string, { file: ModelFile; dtype: string; shape: number[]; start: number; end: number }>();
-    for (const [i, file] of files.entries()) {
-      const name = file instanceof Blob && "name" in file ? String(file.name) : `weights ${i}`;
-      for (const { name: tensor, dtype, shape, start, end } of await header(name, file)) {
-        if (found.has(tensor)) throw new LoraError("unmatched", `two of the files have the tensor \`${tensor}\``);
-        found.set(tensor, { file, dtype, shape, start, end });
-      }
-    }
-    const raw = new RawCausalLM(rawGpu, config);
+    source.signal?.throwIfAborted();
+    const opened = await openModel(source);
+    source.signal?.throwIfAborted();
+    const raw = new RawModelLoader(rawGpu);
     try {
-      const names = raw.parameterNames();
-      const shapes = raw.parameterShapes() as number[][];
-      check(names, shapes, found, raw.numbers()[3] === 1);
-      const total = names.reduce((sum, name) => sum + size(found.get(name)), 0);
-      let loaded = 0;
-      for (const [index, name] of names.entries()) {
-        const { file, dtype, start, end } = found.get(name) as NonNullable<ReturnType<typeof found.get>>;
-        const bytes = PIECE * (SIZES[dtype] as number);
-        for (let at = start; at < end; at += bytes) {
-          const piece = await slice(file, at, Math.min(at + bytes, end));
-          signal?.throwIfAborted();
-          raw.writeParameter(index, ((at - start) / bytes) * PIECE, dtype, piece);
-          onProgress?.({ loaded: (loaded += piece.length), total, tensor: name });
-        }
-      }
-    } catch (error) {
+      await fill(raw, opened, source, () => gpu.finished());
+      return new CausalLM(raw.finish());
+    } finally {
       raw.destroy();
-      throw error;
     }
-    return new CausalLM(raw);
   }
 
   /** Names of the linear layers that can have adapters. */
@@ -132,20 +125,61 @@ export class CausalLM {
 
   /** Puts a new adapter on the model; B is zero, so that it changes nothing yet. */
   addAdapter(options: ModelAdapterOptions): void {
-    const names = ["rank", "alpha", "targetModules", "dropout", "useRslora", "useDora", "loraBias", "seed"];
-    checkOptions("addAdapter", options, names);
-    const { rank, alpha = rank, targetModules = [], dropout = 0, seed = 0 } = options;
-    const flags = [options.useRslora, options.useDora, options.loraBias].reduce(
-      (sum: number, flag, bit) => sum + (boolean("flags", flag ?? false) ? 1 << bit : 0),
-      0,
-    );
-    if (!Array.isArray(targetModules) || targetModules.some((name) => typeof name !== "string")) {
-      throw new LoraError("invalid-argument", `targetModules: expected an array of names, got ${show(targetModules)}`);
+    checkOptions("addAdapter", options, ADAPTER_OPTIONS);
+    const config = adapterConfig(options);
+    try {
+      this.#raw.newAdapter(config, seedNumber(options.seed ?? 0));
+    } finally {
+      config.free();
     }
-    const [r, a, d] = [integer("rank", rank), finite("alpha", alpha), finite("dropout", dropout)];
-    this.#raw.newAdapter(r, a, [...targetModules], d, flags, seedNumber(seed));
     this.#scale = 1;
     this.adapterEnabled = true;
+  }
+
+  /**
+   * GPU memory that training a new adapter with AdamW will hold, in bytes, and whether the device can hold the largest buffer of
+   * it. WebGPU does not say how much memory there is: `budget` is how much may be used. `advice` says what would make it fit.
+   */
+  estimate(options: EstimateOptions): MemoryEstimate {
+    checkOptions("estimate", options, [...ADAPTER_OPTIONS, "tokens", "batch", "checkpointing", "budget"]);
+    const { batch = 1, checkpointing = true, budget = Infinity } = options;
+    const tokens = integer("tokens", options.tokens);
+    integer("batch", batch);
+    boolean("checkpointing", checkpointing);
+    if (tokens > this.maxPositions) {
+      throw new LoraError("invalid-argument", `tokens: expected at most the model's ${this.maxPositions} positions, got ${tokens}`);
+    }
+    if (!(typeof budget === "number" && budget > 0)) throw new LoraError("invalid-argument", `budget: expected a number of bytes above 0, got ${show(budget)}`);
+    const measure = (batch: number, tokens: number, checkpointing: boolean) => {
+      const config = adapterConfig(options);
+      try {
+        const [weights, adapter, activations, largest, limit] = this.#raw.estimate(config, batch, tokens, checkpointing) as unknown as [number, number, number, number, number];
+        const total = weights + adapter + activations;
+        return { weights, adapter, activations, total, largest, limit, fits: total <= budget && largest <= limit };
+      } finally {
+        config.free();
+      }
+    };
+    const own = measure(batch, tokens, checkpointing);
+    const advice: string[] = [];
+    if (!own.fits) {
+      // Halves, until it does.
+      const halve = (from: number, least: number, fits: (n: number) => boolean): number | undefined => {
+        for (let n = from; n >= least; n = Math.floor(n / 2)) if (fits(n)) return n;
+        return undefined;
+      };
+      if (!checkpointing && measure(batch, tokens, true).fits) advice.push("checkpointing: true");
+      const smaller = halve(batch - 1, 1, (n) => measure(n, tokens, checkpointing).fits);
+      if (smaller) advice.push(`batch: ${smaller}, with gradientAccumulation: ${Math.ceil(batch / smaller)}`);
+      const shorter = halve(Math.floor(tokens / 2), 8, (n) => measure(batch, n, checkpointing).fits);
+      if (shorter) advice.push(`tokens: ${shorter}`);
+      if (advice.length === 0) {
+        const least = halve(tokens, 8, (n) => measure(1, n, true).fits);
+        if (least) advice.push(`batch: 1, tokens: ${least}, checkpointing: true`);
+        else advice.push(own.weights > budget / 2 ? 'a smaller model, or its weights packed: dtype "q8_0"' : "a lower rank or fewer targetModules");
+      }
+    }
+    return { ...own, advice };
   }
 
   /** Puts an adapter of PEFT's two files on the model. */
@@ -238,6 +272,11 @@ export interface LanguageTrainerOptions {
   maxGradNorm?: number;
   /** Examples that go through the model together, the shorter ones padded; default 1. */
   batchSize?: number;
+  /**
+   * Put several examples into one row of at most this many tokens, where they do not see each other, so that little is padded. Rows
+   * count for `batchSize` then. Default: one example a row.
+   */
+  packTo?: number;
   /** Batches that make one step together, as one mean over all labels that count; default 1. */
   gradientAccumulation?: number;
   /** Compute a layer's activations again in the backward pass in place of keeping them all; default true. */
@@ -264,7 +303,7 @@ export interface LanguageStepRecord {
 /** Trains the adapter of a {@link CausalLM} on token ids. */
 export class LanguageTrainer {
   readonly #raw: RawLanguageTrainer;
-  readonly #options: { batchSize: number; gradientAccumulation: number; seed: number };
+  readonly #options: { batchSize: number; gradientAccumulation: number; seed: number; packTo: number };
   #active = false;
   // Where in the data it stands: times through, steps of the next one, and how many examples there are, 0 before the first step.
   #place = { epoch: 0, batch: 0, examples: 0 };
@@ -272,13 +311,14 @@ export class LanguageTrainer {
 
   /** Throws `invalid-argument` where the model has no adapter or another trainer has it. */
   constructor(model: CausalLM, options: LanguageTrainerOptions) {
-    const names = ["optimizer", "schedule", "maxGradNorm", "batchSize", "gradientAccumulation", "checkpointing", "seed"];
+    const names = ["optimizer", "schedule", "maxGradNorm", "batchSize", "packTo", "gradientAccumulation", "checkpointing", "seed"];
     checkOptions("LanguageTrainer", options, names);
     const { optimizer, schedule, maxGradNorm, batchSize = 1, gradientAccumulation = 1, checkpointing = true, seed = 0 } = options;
     this.#options = {
       batchSize: integer("batchSize", batchSize),
       gradientAccumulation: integer("gradientAccumulation", gradientAccumulation),
       seed: seedNumber(seed),
+      packTo: integer("packTo", options.packTo ?? 0, options.packTo === undefined ? 0 : 2),
     };
     const raw = unwrap<RawCausalLM>("model", CausalLM, model);
     this.#raw = new RawLanguageTrainer(raw, rawOptions(optimizer, schedule, maxGradNorm), boolean("checkpointing", checkpointing), seed);
@@ -301,23 +341,23 @@ export class LanguageTrainer {
     checkOptions("train", options, ["epochs", "signal"]);
     const { epochs = 1, signal } = options;
     integer("epochs", epochs);
-    checkExamples(examples);
+    checkExamples(examples, this.#options.packTo);
     if (this.#active) throw new LoraError("busy", "train: this trainer is training already; expected its end");
     if (this.#resume && this.#place.examples > 0 && this.#place.examples !== examples.length) {
       throw new LoraError("checkpoint", `examples: expected the ${this.#place.examples} of the saved training, got ${examples.length}`);
     }
     this.#active = true;
-    const { batchSize, gradientAccumulation, seed } = this.#options;
+    const { batchSize, gradientAccumulation, seed, packTo } = this.#options;
     const perStep = batchSize * gradientAccumulation;
     if (!this.#resume) this.#place = { epoch: 0, batch: 0, examples: examples.length };
     this.#resume = false;
     try {
       for (let { epoch, batch } = this.#place; epoch < epochs; epoch++, batch = 0) {
-        const order = shuffled(examples.length, seed + epoch);
-        for (; batch * perStep < order.length && !signal?.aborted; batch++) {
-          const chosen = order.slice(batch * perStep, (batch + 1) * perStep).map((i) => examples[i] as TokenExample);
+        const rows = rowsOf(shuffled(examples.length, seed + epoch).map((i) => examples[i] as TokenExample), packTo);
+        for (; batch * perStep < rows.length && !signal?.aborted; batch++) {
+          const chosen = rows.slice(batch * perStep, (batch + 1) * perStep);
           const batches = [];
-          for (let i = 0; i < chosen.length; i += batchSize) batches.push(padded(chosen.slice(i, i + batchSize)));
+          for (let i = 0; i < chosen.length; i += batchSize) batches.push(batchOf(chosen.slice(i, i + batchSize)));
           const before = this.#raw.attempts();
           await this.#raw.step(batches);
           this.#place = { epoch, batch: batch + 1, examples: examples.length };
@@ -332,10 +372,12 @@ export class LanguageTrainer {
 
   /** The mean loss over all labels of the examples that count, and its exponential. */
   async evaluate(examples: readonly TokenExample[]): Promise<{ loss: number; perplexity: number }> {
-    checkExamples(examples);
+    const { batchSize, packTo } = this.#options;
+    checkExamples(examples, packTo);
     let [sum, count] = [0, 0];
-    for (let i = 0; i < examples.length; i += this.#options.batchSize) {
-      const batch = padded(examples.slice(i, i + this.#options.batchSize));
+    const rows = rowsOf(examples, packTo);
+    for (let i = 0; i < rows.length; i += batchSize) {
+      const batch = batchOf(rows.slice(i, i + batchSize));
       const [loss, counted] = (await this.#raw.evaluate(batch)) as unknown as [number, number];
       [sum, count] = [sum + loss * counted, count + counted];
     }
@@ -375,55 +417,19 @@ export class LanguageTrainer {
 disposable(LanguageTrainer.prototype);
 
 function checkFile(name: string, file: unknown): void {
-  if (!(file instanceof Uint8Array || file instanceof Blob)) {
-    throw new LoraError("invalid-argument", `${name}: expected a Uint8Array, Blob or File, got ${show(file)}`);
-  }
+  if (!isFile(file)) throw new LoraError("invalid-argument", `${name}: expected a Uint8Array, Blob or File, got ${show(file)}`);
 }
 
-async function configBytes(config: ModelFile | string | object): Promise<Uint8Array> {
-  if (config instanceof Uint8Array || config instanceof Blob) return slice(config, 0, length(config));
-  if (typeof config !== "string" && (typeof config !== "object" || config === null)) {
-    throw new LoraError("invalid-argument", `config: expected config.json or its object, got ${show(config)}`);
+function adapterConfig({ rank, alpha = rank, targetModules = [], dropout = 0, useRslora, useDora, loraBias }: ModelAdapterOptions): RawAdapterConfig {
+  const flags = [useRslora, useDora, loraBias].reduce(
+    (sum: number, flag, bit) => sum + (boolean("flags", flag ?? false) ? 1 << bit : 0),
+    0,
+  );
+  if (!Array.isArray(targetModules) || targetModules.some((name) => typeof name !== "string")) {
+    throw new LoraError("invalid-argument", `targetModules: expected an array of names, got ${show(targetModules)}`);
   }
-  return new TextEncoder().encode(typeof config === "string" ? config : JSON.stringify(config));
-}
-
-const length = (file: ModelFile): number => (file instanceof Blob ? file.size : file.length);
-
-async function slice(file: ModelFile, start: number, end: number): Promise<Uint8Array> {
-  return file instanceof Blob ? new Uint8Array(await file.slice(start, end).arrayBuffer()) : file.subarray(start, end);
-}
-
-type Entry = { name: string; dtype: string; shape: number[]; start: number; end: number };
-
-async function header(name: string, file: ModelFile): Promise<Entry[]> {
-  const total = length(file);
-  const first = await slice(file, 0, Math.min(8, total));
-  const size = first.length < 8 ? 0 : Number(new DataView(first.buffer, first.byteOffset).getBigUint64(0, true));
-  // What is no length is for the reader to refuse.
-  const bytes = size <= 100_000_000 ? await slice(file, 0, Math.min(8 + size, total)) : first;
-  return (JSON.parse(safetensorsHeader(name, bytes, total)) as { tensors: Entry[] }).tensors;
-}
-
-const size = (tensor: { start: number; end: number } | undefined): number => (tensor ? tensor.end - tensor.start : 0);
-
-/** That the files have the model's tensors and no others, and each of its shape. */
-function check(names: string[], shapes: number[][], found: ReadonlyMap<string, { dtype: string; shape: number[] }>, tied: boolean): void {
-  for (const [i, name] of names.entries()) {
-    const tensor = found.get(name);
-    if (!tensor) throw new LoraError("unmatched", `the files lack the tensor \`${name}\` that the configuration asks for`);
-    const [expected, got] = [JSON.stringify(shapes[i]), JSON.stringify(tensor.shape)];
-    if (expected !== got) throw new LoraError("shape", `tensor \`${name}\`: expected ${expected} by the configuration, got ${got}`);
-    if (!(tensor.dtype in SIZES)) {
-      throw new LoraError("unsupported", `tensor \`${name}\`: ${tensor.dtype} is not supported; ${Object.keys(SIZES).join(", ")} are`);
-    }
-  }
-  const own = new Set(names);
-  for (const name of found.keys()) {
-    // What older files hold beside the weights, and a copy of the embedding.
-    const known = name.endsWith(".rotary_emb.inv_freq") || (tied && name === "lm_head.weight");
-    if (!own.has(name) && !known) throw new LoraError("unmatched", `the files have the tensor \`${name}\` that the configuration does not know`);
-  }
+  const [r, a, d] = [integer("rank", rank), finite("alpha", alpha), finite("dropout", dropout)];
+  return new RawAdapterConfig(r, a, [...targetModules], d, flags);
 }
 
 function ids(name: string, values: ArrayLike<number>): Int32Array {
@@ -434,7 +440,7 @@ function ids(name: string, values: ArrayLike<number>): Int32Array {
   return Int32Array.from(values, (id) => integer(name, id, 0));
 }
 
-function checkExamples(examples: readonly TokenExample[]): void {
+function checkExamples(examples: readonly TokenExample[], packTo: number): void {
   if (!Array.isArray(examples) || examples.length === 0) {
     throw new LoraError("invalid-argument", `examples: expected at least one { inputIds, labels }, got ${Array.isArray(examples) ? "none" : show(examples)}`);
   }
@@ -446,19 +452,42 @@ function checkExamples(examples: readonly TokenExample[]): void {
     if (inputIds.length === 0 || inputIds.length !== labels.length) {
       throw new LoraError("shape", `examples[${i}]: expected as many labels as ids, at least one, got ${labels.length} and ${inputIds.length}`);
     }
+    if (packTo > 0 && inputIds.length > packTo) {
+      throw new LoraError("shape", `examples[${i}]: expected at most the ${packTo} tokens of packTo, got ${inputIds.length}`);
+    }
   }
 }
 
-/** One batch, padded right: sequences, ids, mask, and labels moved to the token that predicts them. */
-function padded(examples: readonly TokenExample[]): [number, Int32Array, Int32Array, Int32Array] {
-  const tokens = Math.max(...examples.map(({ inputIds }) => inputIds.length));
-  const [all, mask, labels] = [0, 0, -100].map((fill) => new Int32Array(examples.length * tokens).fill(fill)) as [Int32Array, Int32Array, Int32Array];
-  examples.forEach((example, i) => {
-    all.set(example.inputIds, i * tokens);
-    mask.fill(1, i * tokens, i * tokens + example.inputIds.length);
-    labels.set(example.labels.subarray(1), i * tokens);
+/** Examples by rows: each goes into the first row that has room for it, one to a row without `packTo`. */
+function rowsOf(examples: readonly TokenExample[], packTo: number): TokenExample[][] {
+  if (packTo === 0) return examples.map((example) => [example]);
+  const rows: TokenExample[][] = [], room: number[] = [];
+  for (const example of examples) {
+    const size = example.inputIds.length;
+    // Older rows are all but full.
+    let at = Math.max(rows.length - 64, 0);
+    while (at < rows.length && (room[at] as number) < size) at++;
+    (rows[at] ??= []).push(example);
+    room[at] = (room[at] ?? packTo) - size;
+  }
+  return rows;
+}
+
+/** One batch, padded right: rows, ids, the number of each token's example in its row, and labels moved to the token that predicts them. */
+function batchOf(rows: readonly TokenExample[][]): [number, Int32Array, Int32Array, Int32Array] {
+  const size = (row: readonly TokenExample[]) => row.reduce((sum, { inputIds }) => sum + inputIds.length, 0);
+  const tokens = Math.max(...rows.map(size));
+  const [all, segments, labels] = [0, 0, -100].map((fill) => new Int32Array(rows.length * tokens).fill(fill)) as [Int32Array, Int32Array, Int32Array];
+  rows.forEach((row, i) => {
+    let at = i * tokens;
+    row.forEach((example, number) => {
+      all.set(example.inputIds, at);
+      segments.fill(number + 1, at, at + example.inputIds.length);
+      labels.set(example.labels.subarray(1), at);
+      at += example.inputIds.length;
+    });
   });
-  return [examples.length, all, mask, labels];
+  return [rows.length, all, segments, labels];
 }
 
 /** 0 … length − 1 in an order of the seed's: Fisher and Yates, by mulberry32. */

@@ -180,6 +180,46 @@ async fn rows_are_parts_of_the_whole() {
 }
 
 /// Every bit that the format defines, from every shard; ids that are no rows give NaN.
+/// What each row of a large vocabulary adds to the input's gradient is not lost in the sum of those before it.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_sum_over_many_rows_keeps_its_bits() {
+    let (rows, columns, tokens) = (40_000, 32, 2);
+    let rng = &mut Rng(31);
+    let positive = |v: &f32| v.abs() + 0.5;
+    let weight: Vec<f32> = rng.numbers(rows * columns).iter().map(positive).collect();
+    let d: Vec<f32> = rng.numbers(tokens * rows).iter().map(positive).collect();
+    for profile in PROFILES {
+        let gpu = gpu_as(profile).await;
+        for kind in [WeightKind::F32, WeightKind::Q8_0] {
+            let mut loader = FrozenLoader::new(&gpu, kind, rows, columns).unwrap();
+            let packed = pack(kind, &weight).unwrap();
+            loader.write(0, &packed).unwrap();
+            let layer = loader.finish().unwrap();
+            let read = match kind {
+                WeightKind::F32 => weight.clone(),
+                _ => common::gguf::dequantize(8, &packed),
+            };
+            let d_output = Tensor::from_slice(&gpu, "d_output", &[tokens, rows], &d).unwrap();
+            let d_input = unset(&gpu, "d_input", tokens, columns);
+            let rec = Recording::new(&gpu);
+            layer.backward_input(&rec, &d_output, &d_input).unwrap();
+            rec.submit().await.unwrap();
+            let got = d_input.read().await.unwrap();
+            let mut worst = 0.0f64;
+            for (t, token) in d.chunks(rows).enumerate() {
+                for column in 0..columns {
+                    let sum: f64 =
+                        (0..rows).map(|row| f64::from(token[row]) * f64::from(read[row * columns + column])).sum();
+                    worst = worst.max((f64::from(got[t * columns + column]) / sum - 1.0).abs());
+                }
+            }
+            say(&format!("{profile:?} {kind:?}: a sum of {rows} positive products is off by {worst:.1e} of itself"));
+            assert!(worst < 2e-6, "{profile:?} {kind:?}: {worst:e}");
+            layer.destroy();
+        }
+    }
+}
+
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn embeddings_are_rows_of_the_weight() {
     for profile in PROFILES {

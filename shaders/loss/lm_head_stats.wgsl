@@ -11,6 +11,7 @@ struct Params {
 @group(0) @binding(3) var<uniform> params: Params;
 
 override WORKGROUP: u32 = 64;
+const PART: u32 = 16;
 const LOWEST: f32 = -3.4028234e38;
 
 var<workgroup> partial: array<f32, WORKGROUP>;
@@ -35,9 +36,15 @@ fn main(
         highest = max(highest, partial[i]);
     }
     workgroupBarrier();
+    // By parts: one sum over a whole vocabulary would round away what each class adds.
     var sum = 0.0;
-    for (var c = lane; c < params.width; c += WORKGROUP) {
-        sum += exp(logits[first + c] - highest);
+    for (var start = lane; start < params.width; start += PART * WORKGROUP) {
+        let end = min(start + PART * WORKGROUP, params.width);
+        var part = 0.0;
+        for (var c = start; c < end; c += WORKGROUP) {
+            part += exp(logits[first + c] - highest);
+        }
+        sum += part;
     }
     partial[lane] = sum;
     workgroupBarrier();

@@ -18,6 +18,9 @@ use crate::kernels::base::{
     linear_vec4, pad_rows, row_squares, rows,
 };
 
+/// Rows of a weight that the gradient of the input sums at a time.
+const SUMMED_ROWS: usize = 2048;
+
 /// A frozen linear layer `output = x·Wᵀ + bias`. Clones are the same layer.
 ///
 /// Weights are stored as [`WeightKind`] says and unpacked in the shader, everything else is f32. A weight larger than the
@@ -191,8 +194,15 @@ impl FrozenLinear {
             (_, Profile::Software) => linear_t_vec4::record,
         };
         rec.all_or_nothing(|| {
-            for (i, (first, part)) in parts.iter().enumerate() {
-                record(rec, part, d_output, d_input, first - rows.start, accumulate || i > 0)?;
+            let mut more = accumulate;
+            for (first, part) in &parts {
+                // One sum over a whole vocabulary would round away what each row adds.
+                for start in (0..part.count).step_by(SUMMED_ROWS) {
+                    let count = SUMMED_ROWS.min(part.count - start);
+                    let some = Rows { first: part.first + start, count, ..part.clone() };
+                    record(rec, &some, d_output, d_input, first + start - rows.start, more)?;
+                    more = true;
+                }
             }
             Ok(())
         })

@@ -350,27 +350,31 @@ impl ModelConfig {
         norms
     }
 
-    /// Names and shapes of all tensors in Hugging Face's files.
-    pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>)> + use<'_> {
-        let embedding = || vec![self.vocab_size, self.hidden_size];
-        let layer = move |layer: usize| {
-            let name = move |rest: &str, part: &str| format!("model.layers.{layer}.{rest}.{part}");
-            let linears = self.linears().into_iter().flat_map(move |linear| {
+    /// Calls `each` with names and shapes of all tensors in Hugging Face's files.
+    pub(crate) fn each_tensor(&self, each: &mut dyn FnMut(&str, &[usize]) -> Result<()>) -> Result<()> {
+        let embedding = [self.vocab_size, self.hidden_size];
+        each("model.embed_tokens.weight", &embedding)?;
+        for layer in 0..self.layers {
+            let mut each = |rest: &str, part: &str, shape: &[usize]| {
+                each(&["model.layers.", &layer.to_string(), ".", rest, part].concat(), shape)
+            };
+            for linear in self.linears() {
                 // Four rows of ternary weights lie in one.
                 let rows = linear.out_features / if self.ternary.is_some() { 4 } else { 1 };
-                let weight = (name(linear.name, "weight"), vec![rows, linear.in_features]);
-                let scale = self.ternary.map(|_| (name(linear.name, "weight_scale"), vec![1]));
-                let bias = linear.bias.then(|| (name(linear.name, "bias"), vec![linear.out_features]));
-                [weight].into_iter().chain(scale).chain(bias)
-            });
-            linears.chain(self.norms().into_iter().map(move |(norm, width)| (name(norm, "weight"), vec![width])))
-        };
-        let head = (!self.tie_word_embeddings).then(|| ("lm_head.weight".into(), embedding()));
-        [("model.embed_tokens.weight".into(), embedding())]
-            .into_iter()
-            .chain((0..self.layers).flat_map(layer))
-            .chain([("model.norm.weight".into(), vec![self.hidden_size])])
-            .chain(head)
+                each(linear.name, ".weight", &[rows, linear.in_features])?;
+                if self.ternary.is_some() {
+                    each(linear.name, ".weight_scale", &[1])?;
+                }
+                if linear.bias {
+                    each(linear.name, ".bias", &[linear.out_features])?;
+                }
+            }
+            for (norm, width) in self.norms() {
+                each(norm, ".weight", &[width])?;
+            }
+        }
+        each("model.norm.weight", &[self.hidden_size])?;
+        if self.tie_word_embeddings { Ok(()) } else { each("lm_head.weight", &embedding) }
     }
 }
 

@@ -41,7 +41,7 @@ impl CausalLM {
         checkpointing: bool,
     ) -> Result<Estimate> {
         let c = self.config();
-        let rows = batch.checked_mul(tokens).filter(|rows| (1..=1 << 40).contains(rows));
+        let rows = batch.checked_mul(tokens).filter(|rows| (1..=1 << 30).contains(rows));
         let rows =
             rows.ok_or_else(|| Error::argument("batch", "at least one token", format!("{batch}×{tokens}")))? as u64;
         let [hidden, inner, q, kv] = [c.hidden_size, c.intermediate_size, c.q_width(), c.kv_width()].map(|n| n as u64);

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::io::gguf::{GgmlType, GgufHeader, model_tensor};
 use crate::io::safetensors::{Dtype, Header, to_f32};
+use crate::io::twice;
 use crate::nn::Norm;
 
 /// How weights are kept on the GPU. Norms and biases are f32 always.
@@ -132,28 +133,22 @@ impl ModelLoader {
         // What older files hold beside the weights, and a copy of the embedding.
         let needless = |name: &str| name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
         sources.retain(|source| !needless(&source.name));
-        let mut order: Vec<usize> = (0..sources.len()).collect();
-        order.sort_by(|a, b| sources[*a].name.cmp(&sources[*b].name));
-        if let Some(two) = order.windows(2).find(|two| sources[two[0]].name == sources[two[1]].name) {
-            return Err(Error::unmatched(format!("two of the files have the tensor `{}`", sources[two[0]].name)));
+        if let Some(i) = twice(sources.len(), &|i| sources[i].name.as_str()) {
+            return Err(Error::unmatched(format!("two of the files have the tensor `{}`", sources[i].name)));
         }
         let mut known = vec![false; sources.len()];
-        for (name, shape) in config.tensors() {
-            let Ok(place) = order.binary_search_by(|i| sources[*i].name.as_str().cmp(&name)) else {
+        config.each_tensor(&mut |name, shape| {
+            let Some(place) = sources.iter().position(|source| source.name == name) else {
                 let text = format!("the files lack the tensor `{name}` that the configuration asks for");
                 return Err(Error::unmatched(text));
             };
-            let source = &mut sources[order[place]];
-            known[order[place]] = true;
+            known[place] = true;
+            let source = &mut sources[place];
             if source.shape != shape {
-                let text = format!("tensor `{name}`");
-                return Err(Error::shape(
-                    &text,
-                    format!("{shape:?} by the configuration"),
-                    format!("{:?}", source.shape),
-                ));
+                let expected = format!("{shape:?} by the configuration");
+                return Err(Error::shape(&format!("tensor `{name}`"), expected, format!("{:?}", source.shape)));
             }
-            let ternary = config.ternary.is_some() && name.contains("_proj.weight") && shape.len() == 2;
+            let ternary = config.ternary.is_some() && name.ends_with("_proj.weight");
             source.elements = match source.elements {
                 Some(Elements::Float(Dtype::U8)) if ternary => {
                     let packing = Packing::Transformers;
@@ -169,7 +164,8 @@ impl ModelLoader {
                 let text = format!("tensor `{name}`: {} is not supported; {works}", source.type_name);
                 return Err(Error::unsupported(text));
             }
-        }
+            Ok(())
+        })?;
         for (source, known) in sources.iter().zip(known) {
             let rope = source.name == ROPE_FREQS
                 && source.elements == Some(Elements::Float(Dtype::F32))

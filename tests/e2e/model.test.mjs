@@ -120,7 +120,7 @@ inPage("what is no model is refused by name", async () => {
   const load = (more) => code(L.CausalLM.load(gpu, { config, weights, ...more }));
   const before = gpu.memory().bytes;
   const results = {
-    option: await load({ revision: "main" }),
+    option: await load({ revisions: "main" }),
     type: await load({ config: text.replace('"llama"', '"gpt2"') }),
     cut: await load({ weights: weights.slice(0, weights.length - 5) }),
     short: await load({ weights: weights.slice(0, 5) }),
@@ -129,12 +129,12 @@ inPage("what is no model is refused by name", async () => {
     extra: await load({ config: text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 1') }),
     shape: await load({ config: text.replace('"intermediate_size": 160', '"intermediate_size": 162') }),
     aborted: await load({ signal: AbortSignal.abort() }).then((text) => text),
-    file: await load({ weights: "model.safetensors" }),
+    file: await load({ weights: 5 }),
   };
   return { results, left: gpu.memory().bytes - before };
 }, undefined, ({ results, left }) => {
   const expected = {
-    option: /^unknown-option: .*revision/,
+    option: /^unknown-option: .*revisions/,
     type: /^unsupported: .*model_type.*gpt2/,
     cut: /^file: .*weights 0/,
     short: /^file: .*weights 0/,
@@ -190,4 +190,33 @@ inPage("a training saved in the middle goes on with the same bits, and the adapt
   assert.deepEqual(scaled[0], base, "an adapter of scale 0 is none");
   assert.notDeepEqual(scaled[1], base);
   assert.notDeepEqual(scaled[2], scaled[1]);
+});
+
+inPage("examples that are packed into rows learn the same in fewer tokens", async () => {
+  const examples = [3, 9, 5, 2, 8, 4].map((length, i) => {
+    const inputIds = Int32Array.from({ length }, (_, t) => (11 * i + 5 * t) % 90);
+    return { inputIds, labels: inputIds.slice() };
+  });
+  const results = [];
+  for (const more of [{ batchSize: 6 }, { batchSize: 6, packTo: 16 }, { batchSize: 1, packTo: 31, gradientAccumulation: 9 }]) {
+    const model = await L.CausalLM.load(gpu, await source());
+    model.addAdapter({ rank: 4, alpha: 8, seed: 3 });
+    const trainer = new L.LanguageTrainer(model, { optimizer: L.sgd({ lr: 0.1 }), ...more });
+    const { perplexity } = await trainer.evaluate(examples);
+    const losses = (await collect(trainer.train(examples, { epochs: 3 }))).map(({ loss }) => loss);
+    results.push({ perplexity, losses });
+    if (more.packTo) results.at(-1).long = await code((async () => { for await (const _ of trainer.train([...examples, { inputIds: new Int32Array(40), labels: new Int32Array(40) }])); })());
+    trainer.dispose();
+    model.dispose();
+  }
+  return results;
+}, undefined, ([one, ...packed]) => {
+  assert.equal(one.losses.length, 3, "each epoch is one step");
+  assert.ok(one.losses[2] < one.losses[0]);
+  for (const { perplexity, losses, long } of packed) {
+    assert.equal(losses.length, 3);
+    losses.forEach((loss, i) => assert.ok(Math.abs(loss - one.losses[i]) < 1e-4 * loss, `${losses} ${one.losses}`));
+    assert.ok(Math.abs(perplexity / one.perplexity - 1) < 1e-4);
+    assert.match(long, /^shape: examples\[6\].*packTo, got 40/);
+  }
 });

@@ -91,6 +91,7 @@ const CHUNKED: &[Dims] = &[
     d(2, 63, 5, 2),
     d(9, 8, 1, 1),
     d(3, 1031, 400, 2),
+    d(2, 2053, 2053, 1),
     d(1, 1, 1, 1),
     d(65_537, 3, 2, 1),
 ];
@@ -563,8 +564,9 @@ pub static SPECS: &[Spec] = &[
         ("the label's logit forgotten", "stats[3 * row + 2] = before.z", "stats[3 * row + 2] = 0.0"),
         ("the maximum of one lane", "highest = max(highest, partial[i])", "highest = partial[i]"),
         ("the sums of one lane", "sum += partial[i]", "sum = partial[i]"),
-        ("the sum stopping at the tile", "c += WORKGROUP) {\n        sum", "c += params.width) {\n        sum"),
-        ("the last class dropped", "c < params.width; c += WORKGROUP) {\n        sum", "c + 1 < params.width; c += WORKGROUP) {\n        sum"),
+        ("the sum stopping at the tile", "c += WORKGROUP) {\n            part", "c += params.width) {\n            part"),
+        ("the sum stopping at its first part", "start += PART * WORKGROUP", "start += params.width"),
+        ("the last class dropped", "min(start + PART * WORKGROUP, params.width)", "min(start + PART * WORKGROUP, params.width - 1)"),
         ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
     ]),
     spec!(nn / add, ELEMENTS 0..2, show_len, PRODUCTS, [

@@ -1240,6 +1240,16 @@ async fn combinations_and_merges_refuse_what_they_cannot_do() {
     let plain = tensor(&two.merge(&model(Dtype::F32, &[5, 6], &ones(30))).unwrap(), "fc.weight");
     let other = tensor(&turned.merge(&model(Dtype::F32, &[6, 5], &ones(30))).unwrap(), "fc.weight");
     assert!((0..30).all(|i| plain[i] == other[i % 6 * 5 + i / 6]));
+    // A model's file lists such a module's widths the other way round, and a plain adapter of PiSSA does the same as itself.
+    let listed = modules(&model(Dtype::F32, &[6, 5], &ones(30)));
+    assert_eq!(turned.report(&listed, true).unwrap().matched, [0]);
+    refused("not turned", two.report(&listed, true), "shape", &["fc"]);
+    turned.config.set("init_lora_weights", "\"pissa\"").unwrap();
+    let weight = Rng(8).numbers(30);
+    let base = model(Dtype::F32, &[6, 5], &weight.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
+    let plain = turned.to_plain(&mut |_| Ok(weight.clone())).unwrap();
+    let [own, other] = [&turned, &plain].map(|adapter| tensor(&adapter.merge(&base).unwrap(), "fc.weight"));
+    assert!(own.iter().zip(&other).all(|(a, b)| (a - b).abs() < 1e-5), "{own:?} {other:?}");
     // Merged into half precision, each number is the nearest of the exact sum.
     let merged = two.merge(&model(Dtype::F16, &[5, 6], &half)).unwrap();
     let exact = delta(&two).iter().map(|d| 1.0 + f64::from(*d)).collect::<Vec<_>>();

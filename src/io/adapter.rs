@@ -342,7 +342,9 @@ impl Adapter {
             };
             let embedding = module.kind == AdapterKind::Embedding;
             let (expected, got) = ([own.out_features, own.in_features], [module.out_features(), module.in_features()]);
-            if expected != got || embedding != (own.kind == ModuleKind::Embedding) {
+            // Of a weight [in, out] a model's file alone does not say which is which.
+            let turned = self.config.fan_in_fan_out() && [expected[1], expected[0]] == got;
+            if (expected != got && !turned) || embedding != (own.kind == ModuleKind::Embedding) {
                 let show = |embedding, shape: [usize; 2]| {
                     format!(
                         "{} [out, in] = {}",

@@ -175,7 +175,7 @@ impl AdapterModule {
 impl Adapter {
     /// The same function as a plain adapter on the model's own weights: PiSSA and OLoRA take `scaling·B₀·A₀` out of the
     /// base, so that what they add to it is `scaling·[B, −B₀]·[A; A₀]`, of twice the rank. `weight` gives a module's base
-    /// weight `[out_features, in_features]`.
+    /// weight `[out_features, in_features]`, with `fan_in_fan_out` the other way round.
     ///
     /// # Errors
     /// Those of `weight` and of [`initialize`]; [`Unsupported`](crate::error::ErrorKind::Unsupported) for DoRA on such a base, which no plain adapter does.
@@ -197,7 +197,13 @@ impl Adapter {
             );
             return Err(Error::unsupported(text));
         }
-        let start = m.start(&self.config.init_lora_weights(), weight)?;
+        let init = self.config.init_lora_weights();
+        let (rows, columns) = (m.in_features(), m.out_features());
+        let start = if self.config.fan_in_fan_out() && weight.len() == rows * columns {
+            m.start(&init, &Matrix::from_f32(rows, columns, weight).transposed().to_f32())?
+        } else {
+            m.start(&init, weight)?
+        };
         let mut plain = m.clone();
         plain.rank = 2 * m.rank;
         plain.alpha = m.scaling * plain.rank as f64;

@@ -1,5 +1,5 @@
 // Adapters of many kinds as the package writes them, for check_with_peft.py, which calls this and says what lies in FOLDER:
-// base/model.safetensors and base/config.json, conv.safetensors, from_peft/* (adapters that PEFT saved).
+// base/model.safetensors and base/config.json, gpt2/model.safetensors, conv.safetensors, from_peft/* (adapters that PEFT saved).
 // Usage: node tests/interop/write.mjs FOLDER SEED
 import { mkdirSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -7,7 +7,7 @@ import { combine, importAdapter, loadPeft, makePeft, merge, modelModules } from 
 
 const [folder, seed] = process.argv.slice(2);
 const read = (...path) => new Uint8Array(readFileSync(join(folder, ...path)));
-const model = read("base/model.safetensors"), convolutions = read("conv.safetensors"), modelConfig = read("base/config.json");
+const model = read("base/model.safetensors"), gpt2 = read("gpt2/model.safetensors"), convolutions = read("conv.safetensors"), modelConfig = read("base/config.json");
 const [modules, kernels] = await Promise.all([modelModules(model), modelModules(convolutions)]);
 
 // Numbers in ±1, from SplitMix32.
@@ -38,7 +38,7 @@ async function write(name, adapter, { dtype = "float32", base = model, merged = 
   writeFileSync(join(own, "adapter_config.json"), files.config);
   writeFileSync(join(own, "adapter_model.safetensors"), files.weights);
   const said = adapter.modules.map(({ name, kind, rank, alpha, scaling }) => ({ name, kind, rank, alpha, scaling }));
-  writeFileSync(join(own, "said.json"), JSON.stringify({ modules: said, base: base === model ? "llama" : "conv" }));
+  writeFileSync(join(own, "said.json"), JSON.stringify({ modules: said, base: base === model ? "llama" : base === gpt2 ? "gpt2" : "conv" }));
   // Merged as it is when loaded again: with weights of the type that it was saved in.
   const again = await loadPeft({ config: Buffer.from(files.config), weights: files.weights });
   if (merged) writeFileSync(join(own, "merged.safetensors"), Buffer.from(await (await merge({ adapter: again, model: base })).arrayBuffer()));
@@ -69,8 +69,9 @@ await write("from_kohya", await importAdapter({ format: "kohya", file: all.toKoh
 await write("from_hesper", await importAdapter({ format: "hesper", file: plain.toHesper(), inFeatures: plain.modules[0].inFeatures, qOutFeatures: plain.modules[0].outFeatures, vOutFeatures: plain.modules[1].outFeatures }));
 // What PEFT saved goes through arrays, as layers in a page do, and keeps its configuration and other tensors.
 for (const name of readdirSync(join(folder, "from_peft"))) {
-  const adapter = await loadPeft({ config: read("from_peft", name, "adapter_config.json"), weights: read("from_peft", name, "adapter_model.safetensors") }, { model });
+  const base = name.startsWith("fan_in_fan_out") ? gpt2 : model;
+  const adapter = await loadPeft({ config: read("from_peft", name, "adapter_config.json"), weights: read("from_peft", name, "adapter_model.safetensors") }, { model: base });
   const arrays = adapter.modules.map(({ name, kind, rank, alpha, a, b }) => ({ name, kind, rank, alpha, a, b }));
-  await write(name, await makePeft({ layers: arrays, like: adapter }));
-  if (adapter.changesBase) await write(`${name}_to_plain`, await adapter.toPlain({ model }));
+  await write(name, await makePeft({ layers: arrays, like: adapter }), { base });
+  if (adapter.changesBase) await write(`${name}_to_plain`, await adapter.toPlain({ model: base }), { base });
 }

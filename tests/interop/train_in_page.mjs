@@ -1,0 +1,51 @@
+// Adapters that a page in Chromium trained and saved, with what its layers then give, for check_with_peft.py.
+// Usage: node tests/interop/train_in_page.mjs FOLDER SEED
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { root } from "../../scripts/lib.mjs";
+import { serve } from "../../scripts/start.mjs";
+import { launch, onPage } from "../e2e/browser.mjs";
+
+const [folder, seed] = process.argv.slice(2);
+const VARIANTS = {
+  plain: {}, rslora: { useRslora: true, alpha: 5 }, dora: { useDora: true }, lora_bias: { loraBias: true }, train_bias: { trainBias: true },
+  dropout: { dropout: 0.25 }, gaussian: { init: "gaussian" }, orthogonal: { init: "orthogonal" }, pissa: { init: "pissa" }, olora: { init: "olora" }, pissa_plain: { init: "pissa" },
+};
+const browser = await launch(), server = await serve(root, 0);
+try {
+  await onPage(browser, `${server.url}tests/e2e/bare.html`, {}, async (page) => {
+    await page.waitForFunction(() => globalThis.ready);
+    for (const [name, options] of Object.entries(VARIANTS)) {
+      const result = await page.evaluate(async ([options, seed, plain]) => {
+        let state = seed;
+        const random = () => (state = (Math.imul(state, 1664525) + 1013904223) | 0) / 2 ** 31;
+        const numbers = (length) => Float32Array.from({ length }, random);
+        const sizes = [["block.0.fc", 24, 33], ["head", 33, 17]], rows = 9;
+        const bases = sizes.map(([name, inFeatures, outFeatures]) => ({ name, inFeatures, outFeatures, weight: numbers(inFeatures * outFeatures).map((v) => v / 3), bias: numbers(outFeatures) }));
+        const layers = bases.map((base, i) => new LoraLinear(gpu, { ...base, rank: 4 - 2 * i, alpha: 6, seed: seed + i, ...options }));
+        const data = { x: numbers(rows * 24), target: numbers(rows * 17) };
+        const trainer = new Trainer(gpu, { layers: [layers[0], tanh(), layers[1]], loss: mse(), optimizer: adamw({ lr: 0.02 }) });
+        const losses = [];
+        for (let i = 0; i < 25; i++) losses.push((await trainer.step(data)).loss);
+        trainer.dispose();
+        const forward = async (layer, x, inFeatures) => {
+          const rec = gpu.record(), output = layer.forward(rec, new Tensor(gpu, { shape: [rows, inFeatures], data: x }));
+          await rec.submit();
+          return output.read();
+        };
+        const y = await forward(layers[1], (await forward(layers[0], data.x, 24)).map(Math.tanh), 33);
+        const { config, weights } = await savePeft({ layers, plain });
+        layers.forEach((layer) => layer.dispose());
+        return { config, weights: [...weights], losses, x: [...data.x], y: [...y], rows, bases: bases.map((base) => ({ ...base, weight: [...base.weight], bias: [...base.bias] })) };
+      }, [options, Number(seed), name.endsWith("_plain")]);
+      const own = join(folder, "page", name), { config, weights, ...rest } = result;
+      mkdirSync(own, { recursive: true });
+      writeFileSync(join(own, "adapter_config.json"), config);
+      writeFileSync(join(own, "adapter_model.safetensors"), Uint8Array.from(weights));
+      writeFileSync(join(own, "page.json"), JSON.stringify(rest));
+    }
+  });
+} finally {
+  await browser.close();
+  await server.close();
+}

@@ -105,7 +105,7 @@ fn the_real_smollm2_computes_pytorch_s_numbers() {
         let mut config = AdapterConfig::new(&new).unwrap();
         config.set("target_modules", "\"all-linear\"").unwrap();
         let all = model.new_adapter(&config, 1).unwrap();
-        let trainer = LanguageTrainer::new(&model, options.clone(), SequencesOptions::default(), 0).unwrap();
+        let trainer = LanguageTrainer::new(&model, options, SequencesOptions::default(), 0).unwrap();
         let (loss, _) = trainer.evaluate(&step).await.unwrap();
         let off = (loss - losses("all")[0]).abs();
         said(format!("{} adapters on all linear layers, loss {loss}, off by {off:.1e} (2e-5)", all.len()));

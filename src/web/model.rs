@@ -10,9 +10,10 @@ use super::{MapUnit, RawGpu, RawOptions, Result, promise, resumed};
 use crate::io::gguf::GgufHeader;
 use crate::io::safetensors::{Dtype, Header};
 use crate::io::{Adapter, AdapterConfig, NewConfig};
+use crate::model::{gguf_sources, safetensors_sources};
 use crate::{
     CausalLM, Error, Generation, Gpu, Input, LanguageTrainer, LoraLinear, ModelConfig, ModelLoader, Position, Sampling,
-    SequencesOptions, SourceTensor, Store, TokenBatch, gguf_sources, safetensors_sources,
+    SequencesOptions, SourceTensor, Store, TokenBatch,
 };
 
 /// A language model, with the configuration of its adapter.

@@ -13,7 +13,7 @@ export type FileSource = string | URL | Blob | ArrayBuffer | Uint8Array;
 
 /**
  * Where an adapter comes from: the address of its folder, a zip of it (address, Blob or bytes), the files that a user chose or
- * dropped, or its two files. A `config` can also be the object itself.
+ * dropped (of several folders with an adapter the one nearest to the top), or its two files. A `config` can also be the object itself.
  */
 export type PeftSource = FileSource | Iterable<File> | { config: FileSource | object; weights: FileSource };
 
@@ -85,16 +85,29 @@ const lastPart = (path: string): string => path.slice(path.lastIndexOf("/") + 1)
 
 /** The two files of a source. */
 async function peftFiles(source: unknown): Promise<[config: Uint8Array, weights: Uint8Array]> {
-  const pick = (files: Map<string, unknown>, where: string): [unknown, unknown] => {
-    const [config, weights] = [CONFIG, WEIGHTS].map((name) => files.get(name));
-    if (config !== undefined && weights !== undefined) return [config, weights];
-    const missing = config === undefined ? CONFIG : WEIGHTS;
-    throw new LoraError("file", `${where}: expected ${CONFIG} and ${WEIGHTS}, found no ${missing}`);
+  // Of several folders the one nearest to the top, as of a training's checkpoints and its end.
+  const pick = (files: Iterable<[path: string, file: unknown]>, where: string): [unknown, unknown] => {
+    const folders = new Map<string, Map<string, unknown>>();
+    const several = (...names: string[]) => new LoraError("file", `${where}: expected one adapter, found several: ${names.join(", ")}`);
+    for (const [path, file] of files) {
+      const folder = path.slice(0, -lastPart(path).length), own = folders.get(folder) ?? new Map<string, unknown>();
+      if (own.has(lastPart(path))) throw several(path, path);
+      folders.set(folder, own.set(lastPart(path), file));
+    }
+    const depth = (folder: string) => folder.split("/").length;
+    const whole = [...folders].filter(([, own]) => own.has(CONFIG) && own.has(WEIGHTS)).sort(([a], [b]) => depth(a) - depth(b));
+    const [first, second] = whole;
+    if (!first) {
+      const missing = [CONFIG, WEIGHTS].find((name) => ![...folders.values()].some((own) => own.has(name)));
+      throw new LoraError("file", `${where}: expected ${CONFIG} and ${WEIGHTS}, found ${missing ? `no ${missing}` : "them in different folders"}`);
+    }
+    if (second && depth(first[0]) === depth(second[0])) throw several(first[0], second[0]);
+    return [first[1].get(CONFIG), first[1].get(WEIGHTS)];
   };
   const fromZip = async (bytes: Uint8Array): Promise<[Uint8Array, Uint8Array]> => {
     if (!isZip(bytes)) throw new LoraError("file", `expected a zip of ${CONFIG} and ${WEIGHTS}, or both files, got one other file`);
     const files = await unzip(bytes, (name) => [CONFIG, WEIGHTS].includes(lastPart(name)));
-    return pick(new Map([...files].map(([name, data]) => [lastPart(name), data])), "the zip") as [Uint8Array, Uint8Array];
+    return pick(files, "the zip") as [Uint8Array, Uint8Array];
   };
   const both = async (config: unknown, weights: unknown): Promise<[Uint8Array, Uint8Array]> =>
     Promise.all([configBytes(CONFIG, config), bytesOf(WEIGHTS, weights)]);
@@ -113,7 +126,8 @@ async function peftFiles(source: unknown): Promise<[config: Uint8Array, weights:
     const files = [...(source as Iterable<File>)];
     const only = files.length === 1 ? files[0] : undefined;
     if (only?.name.endsWith(".zip")) return fromZip(await bytesOf(only.name, only));
-    return both(...pick(new Map(files.map((file) => [file.name, file])), "the files"));
+    const wanted = files.filter(({ name }) => name === CONFIG || name === WEIGHTS);
+    return both(...pick(wanted.map((file) => [file.webkitRelativePath || file.name, file]), "the files"));
   }
   checkOptions("the adapter", source, ["config", "weights"]);
   const { config, weights } = source as { config: unknown; weights: unknown };

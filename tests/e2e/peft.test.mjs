@@ -140,6 +140,19 @@ test("an adapter comes from an address, a zip, chosen files, bytes or objects", 
   const expected = parts(await load(folder));
   for (const [what, source] of Object.entries(sources)) assert.deepEqual(parts(await loadPeft(source)), expected, what);
 
+  // A training's folder has checkpoints below its end, and the last adapter is not theirs.
+  const other = await load(folders.at(-1)).then((adapter) => adapter.files());
+  const at = (path, data) => Object.defineProperty(file(lastPart(path), data), "webkitRelativePath", { value: path });
+  const lastPart = (path) => path.slice(path.lastIndexOf("/") + 1);
+  const tree = { [`out/checkpoint-5/${WEIGHTS}`]: other.weights, [`out/checkpoint-5/${CONFIG}`]: Buffer.from(other.config), [`out/${CONFIG}`]: config, [`out/${WEIGHTS}`]: weights, [`out/checkpoint-9/${CONFIG}`]: Buffer.from(other.config) };
+  const without = (...words) => Object.fromEntries(Object.entries(tree).filter(([path]) => !words.some((word) => path.includes(word))));
+  const chosen = (some) => Object.entries(some).map(([path, data]) => at(path, data));
+  assert.deepEqual(parts(await loadPeft(chosen(tree))), expected);
+  assert.deepEqual(parts(await loadPeft(deflated(tree))), expected);
+  const two = { ...without("out/adapter"), [`out/checkpoint-9/${WEIGHTS}`]: weights };
+  for (const source of [chosen(two), deflated(two)]) await refused("two adapters", () => loadPeft(source), "file", "several", "checkpoint-5", "checkpoint-9");
+  await refused("files of two", () => loadPeft([...Array(2)].flatMap(() => [file(CONFIG, config), file(WEIGHTS, weights)])), "file", "several");
+  await refused("halves of two", () => loadPeft(chosen(without(`checkpoint-5/${CONFIG}`, "out/adapter"))), "file", "different folders");
   await refused("nothing there", () => loadPeft(`${own.url}nothing`), "file", "404");
   await refused("no server", () => loadPeft("http://127.0.0.1:1/"), "file", "could not be fetched");
   await refused("one of two", () => loadPeft([file(CONFIG, config)]), "file", WEIGHTS);

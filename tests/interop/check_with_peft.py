@@ -132,15 +132,17 @@ class Net(torch.nn.Module):
 def check_page(name, folder):
     """What the page's layers gave, beside PEFT with the page's files on the page's weights; both computed in float32 by one of them."""
     page = json.load(open(f"{folder}/page.json"))
-    net, x = Net(page["bases"]), torch.tensor(page["x"]).reshape(page["rows"], -1).double()
-    base = copy.deepcopy(net).double()(x).detach()
+    net = Net(page["bases"]) if "bases" in page else copy.deepcopy(MODELS["llama"])
+    x = torch.tensor(page["x"]).reshape(page["rows"], -1).double() if "bases" in page else torch.tensor([page["inputIds"]])
+    outputs = lambda model: (model(x) if "bases" in page else model(input_ids=x).logits).detach().double()
+    base = outputs(copy.deepcopy(net).double())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = PeftModel.from_pretrained(net, folder)
-    got, y = torch.tensor(page["y"]).double().reshape(base.shape), model.eval().double()(x).detach()
+    got, y = torch.tensor(page["y"]).double().reshape(base.shape), outputs(model.eval().double())
     assert rel(base, y) > 1e-2, "the base alone would pass"
     tensors = load_file(f"{folder}/adapter_model.safetensors")
-    merged = model.merge_and_unload()(x).detach()
+    merged = outputs(model.merge_and_unload())
     print(f"{name:30} {len(tensors):4} tensors  loss {page['losses'][0]:.3f} to {page['losses'][-1]:.3f}   {rel(got, y):8.1e}  {rel(got, merged):8.1e}")
     assert rel(got, y) <= 1e-5 and rel(got, merged) <= 1e-5, name
 

@@ -1,6 +1,7 @@
 // Adapters that a page in Chromium trained and saved, with what its layers then give, for check_with_peft.py.
+// FOLDER has base/config.json and base/model.safetensors of a language model, whose adapters are trained on token ids.
 // Usage: node tests/interop/train_in_page.mjs FOLDER SEED
-import { mkdirSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { root } from "../../scripts/lib.mjs";
 import { serve } from "../../scripts/start.mjs";
@@ -10,6 +11,16 @@ const [folder, seed] = process.argv.slice(2);
 const VARIANTS = {
   plain: {}, rslora: { useRslora: true, alpha: 5 }, dora: { useDora: true }, lora_bias: { loraBias: true }, train_bias: { trainBias: true },
   dropout: { dropout: 0.25 }, gaussian: { init: "gaussian" }, orthogonal: { init: "orthogonal" }, pissa: { init: "pissa" }, olora: { init: "olora" }, pissa_plain: { init: "pissa" },
+};
+const MODEL_VARIANTS = {
+  model_qv: { targetModules: ["q_proj", "v_proj"] }, model_all: {}, model_rslora: { useRslora: true, alpha: 3 }, model_dora: { useDora: true }, model_dropout: { dropout: 0.2 },
+};
+const write = (name, { config, weights, ...rest }) => {
+  const own = join(folder, "page", name);
+  mkdirSync(own, { recursive: true });
+  writeFileSync(join(own, "adapter_config.json"), config);
+  writeFileSync(join(own, "adapter_model.safetensors"), Uint8Array.from(weights));
+  writeFileSync(join(own, "page.json"), JSON.stringify(rest));
 };
 const browser = await launch(), server = await serve(root, 0);
 try {
@@ -38,11 +49,22 @@ try {
         layers.forEach((layer) => layer.dispose());
         return { config, weights: [...weights], losses, x: [...data.x], y: [...y], rows, bases: bases.map((base) => ({ ...base, weight: [...base.weight], bias: [...base.bias] })) };
       }, [options, Number(seed), name.endsWith("_plain")]);
-      const own = join(folder, "page", name), { config, weights, ...rest } = result;
-      mkdirSync(own, { recursive: true });
-      writeFileSync(join(own, "adapter_config.json"), config);
-      writeFileSync(join(own, "adapter_model.safetensors"), Uint8Array.from(weights));
-      writeFileSync(join(own, "page.json"), JSON.stringify(rest));
+      write(name, result);
+    }
+    const base = ["config.json", "model.safetensors"].map((name) => [...readFileSync(join(folder, "base", name))]);
+    for (const [name, options] of Object.entries(MODEL_VARIANTS)) {
+      write(name, await page.evaluate(async ([[config, weights], options, seed]) => {
+        const model = await CausalLM.load(gpu, { config: Uint8Array.from(config), weights: Uint8Array.from(weights) });
+        model.addAdapter({ rank: 4, alpha: 8, seed, ...options });
+        const ids = (length, k) => Int32Array.from({ length }, (_, i) => (i * i + 7 * k + seed) % 90);
+        const examples = [ids(12, 1), ids(9, 2)].map((inputIds) => ({ inputIds, labels: inputIds }));
+        const trainer = new LanguageTrainer(model, { optimizer: adamw({ lr: 5e-3 }), batchSize: 2 }), losses = [];
+        for await (const { loss } of trainer.train(examples, { epochs: 20 })) losses.push(loss);
+        trainer.dispose();
+        const inputIds = ids(13, 3), logits = await model.logits(inputIds), saved = await model.saveAdapter();
+        model.dispose();
+        return { config: saved.config, weights: [...saved.weights], losses, inputIds: [...inputIds], y: [...logits] };
+      }, [base, options, Number(seed)]));
     }
   });
 } finally {

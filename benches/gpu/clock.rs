@@ -96,10 +96,9 @@ impl Clock {
         }
     }
 
-    /// Works for as many seconds, unless the GPU has hardly been idle.
+    /// Works for as many seconds.
     pub fn wake(&self, seconds: f64) {
-        let long_idle = self.busy.get().elapsed() > Duration::from_millis(200);
-        let end = Instant::now() + Duration::from_secs_f64(if long_idle { seconds } else { seconds / 8.0 });
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
         while self.filler.is_some() && Instant::now() < end {
             self.fill(0.01);
             self.finish();
@@ -108,13 +107,14 @@ impl Clock {
 
     /// Seconds of what `work` submits, once it has been submitted before.
     pub fn time(&self, work: &dyn Fn()) -> Time {
+        let idle = self.busy.get().elapsed() > Duration::from_millis(200);
         work();
         self.finish();
         let start = Instant::now();
         work();
         let encoding = start.elapsed().as_secs_f64(); // what is put in front of it lasts longer
         self.finish();
-        self.wake(0.8);
+        self.wake(if idle { 0.8 } else { 0.1 });
         let Some(queries) = &self.queries else {
             return Time::of((0..self.repeats).map(|_| self.wall(work)).collect());
         };

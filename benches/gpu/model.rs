@@ -6,7 +6,7 @@ use lora_webgpu::io::ModuleKind;
 use lora_webgpu::io::safetensors::{SafetensorsFile, to_f32};
 use lora_webgpu::{
     AdamW, CausalLM, Input, LanguageTrainer, LoraConfig, ModelConfig, OptimizerKind, OptimizerOptions, Sampling,
-    SequencesOptions, TokenBatch, shift_labels,
+    Schedule, SequencesOptions, TokenBatch, shift_labels,
 };
 use serde_json::json;
 
@@ -69,11 +69,14 @@ impl Bench {
         let labels = shift_labels(tokens, &ids);
         let input = Input { input_ids: &ids, labels: Some(&labels), ..Input::default() };
         add_adapters(model);
-        let options = OptimizerOptions::new(OptimizerKind::AdamW(AdamW::default()), 3e-3);
+        const STEPS: usize = 600; // down to 0: a constant rate ends in noise
+        let schedule = Schedule::Linear { warmup: 20, total: STEPS };
+        let options =
+            OptimizerOptions { schedule, ..OptimizerOptions::new(OptimizerKind::AdamW(AdamW::default()), 3e-3) };
         let trainer = LanguageTrainer::new(model, options, SequencesOptions::default(), 0).unwrap();
         let mut losses = Vec::new();
         let start = std::time::Instant::now();
-        while losses.len() < 2000 && losses.last().is_none_or(|loss| *loss >= ENOUGH) {
+        while losses.len() < STEPS && losses.last().is_none_or(|loss| *loss >= ENOUGH) {
             let from = trainer.attempts();
             pollster::block_on(trainer.step(&[TokenBatch { batch, input }])).unwrap();
             losses.push(pollster::block_on(trainer.records(from)).unwrap()[0].loss);

@@ -12,8 +12,8 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> d_a: array<f32>; // [rank, in_features]
 @group(0) @binding(3) var<uniform> params: Params;
 
-override COLUMNS: u32 = 64;
-override SLICES: u32 = 4;
+override COLUMNS: u32 = 16;
+override SLICES: u32 = 16;
 const RANKS: u32 = 8;
 
 var<workgroup> partial: array<f32, COLUMNS * SLICES * RANKS>; // [SLICES, RANKS, COLUMNS]

@@ -13,7 +13,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_a",
     source: &[wgsl!("../../../shaders/lora/grad_a.wgsl")],
     buffers: &[("dh", Access::Read), ("x", Access::Read), ("d_a", Access::Write)],
-    constants: &[("COLUMNS", 64, 4), ("SLICES", 4, 1)],
+    constants: &[("COLUMNS", 16, 4), ("SLICES", 16, 1)],
     params_size: size_of::<Params>(),
 };
 

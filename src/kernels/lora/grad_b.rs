@@ -13,7 +13,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_b",
     source: &[wgsl!("../../../shaders/lora/grad_b.wgsl")],
     buffers: &[("d_output", Access::Read), ("h", Access::Read), ("d_b", Access::Write)],
-    constants: &[("COLUMNS", 64, 4), ("SLICES", 4, 1)],
+    constants: &[("COLUMNS", 16, 4), ("SLICES", 16, 1)],
     params_size: size_of::<Params>(),
 };
 

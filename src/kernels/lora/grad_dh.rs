@@ -6,6 +6,7 @@ use super::grad_dh_gemv;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
+const EACH: usize = 4;
 const RANKS: usize = 8;
 
 /// `shaders/lora/grad_dh.wgsl`
@@ -13,7 +14,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_dh",
     source: &[wgsl!("../../../shaders/lora/grad_dh.wgsl")],
     buffers: &[("b", Access::Read), ("d_output", Access::Read), ("dh", Access::Write)],
-    constants: &[("LANES", 32, 1), ("TOKENS", 8, 4)],
+    constants: &[("LANES", 32, 1), ("TOKENS", 2, 1)],
     params_size: size_of::<Params>(),
 };
 
@@ -39,6 +40,6 @@ pub fn record(rec: &Recording, b: &Tensor, d_output: &Tensor, dh: &Tensor) -> Re
         &KERNEL,
         &[b, d_output, dh],
         params,
-        fold(tokens.div_ceil(KERNEL.constant(rec.gpu(), "TOKENS")) * rank.div_ceil(RANKS)),
+        fold(tokens.div_ceil(EACH * KERNEL.constant(rec.gpu(), "TOKENS")) * rank.div_ceil(RANKS)),
     )
 }

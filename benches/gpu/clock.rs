@@ -107,14 +107,21 @@ impl Clock {
 
     /// Seconds of what `work` submits, once it has been submitted before.
     pub fn time(&self, work: &dyn Fn()) -> Time {
-        let idle = self.busy.get().elapsed() > Duration::from_millis(200);
+        let idle = self.busy.get().elapsed().as_secs_f64();
         work();
         self.finish();
         let start = Instant::now();
         work();
         let encoding = start.elapsed().as_secs_f64(); // what is put in front of it lasts longer
         self.finish();
-        self.wake(if idle { 0.8 } else { 0.1 });
+        // After two seconds of nothing its clock takes as long to come back.
+        self.wake(if idle > 2.0 {
+            2.5
+        } else if idle > 0.2 {
+            0.8
+        } else {
+            0.1
+        });
         let Some(queries) = &self.queries else {
             return Time::of((0..self.repeats).map(|_| self.wall(work)).collect());
         };

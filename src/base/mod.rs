@@ -18,8 +18,8 @@ use crate::kernels::base::{
     linear_vec4, pad_rows, row_squares, rows,
 };
 
-/// Rows of a weight that the gradient of the input sums at a time.
-const SUMMED_ROWS: usize = 2048;
+/// Rows of a weight that the gradient of the input sums at a time: more than layers have, fewer than vocabularies.
+const SUMMED_ROWS: usize = 8192;
 
 /// A frozen linear layer `output = x·Wᵀ + bias`. Clones are the same layer.
 ///

@@ -589,8 +589,8 @@ async fn what_does_not_fit_is_refused_by_name() {
     refused("an infinite scale", own.write(128, &f32::INFINITY.to_le_bytes()), "invalid-argument", &["scale"]);
     refused("bias", loader(WeightKind::F32, 4, 4).unwrap().set_bias(&[0.0; 3]), "shape", &["bias", "4", "3"]);
 
-    // A weight that is not in f32 cannot take an adapter in.
-    let mut half = loader(WeightKind::F16, 4, 4).unwrap();
+    // A weight that is neither in f32 nor in f16 cannot take an adapter in.
+    let mut half = loader(WeightKind::Bf16, 4, 4).unwrap();
     half.write(0, &[0; 32]).unwrap();
     let lora = LoraLinear::new(&gpu, None, half.finish().unwrap(), &LoraConfig::new(2, 2.0)).unwrap();
     refused("merge", lora.merge(false), "invalid-argument", &["base", "f32", "f16"]);

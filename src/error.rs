@@ -166,6 +166,9 @@ impl Error {
         if let ErrorKind::Shape { name, .. } | ErrorKind::Limit { name, .. } = &mut *self.0 {
             *name = format!("tensor `{tensor}`: {name}");
         }
+        if let ErrorKind::OutOfMemory(text) = &mut *self.0 {
+            *text = format!("tensor `{tensor}`: {text}");
+        }
         self
     }
 

@@ -213,13 +213,14 @@ impl FrozenLoader {
         if matches!(self.linear.kind, WeightKind::BitLinear { .. }) && self.scale.is_none() {
             return Err(Error::argument("scale", "a number for ternary weights", "none"));
         }
-        Ok(())
+        self.linear.shards.iter().try_for_each(|(_, rows)| rows.weight.check_made())
     }
 
     /// The layer, once all bytes came.
     ///
     /// # Errors
-    /// [`Shape`](crate::error::ErrorKind::Shape) where some are missing, [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where a ternary weight has no scale.
+    /// [`Shape`](crate::error::ErrorKind::Shape) where some are missing, [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where a ternary weight has no scale, [`OutOfMemory`](crate::error::ErrorKind::OutOfMemory)
+    /// where that is known by now.
     pub fn finish(self) -> Result<FrozenLinear> {
         self.check_complete()?;
         let mut linear = self.linear;

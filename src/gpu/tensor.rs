@@ -416,6 +416,12 @@ impl Tensor {
         self.0.place.borrow().as_ref().is_some_and(|place| place.storage.failure.borrow().is_some())
     }
 
+    /// The error of a buffer that could not be made, as far as is known by now.
+    pub(crate) fn check_made(&self) -> Result<()> {
+        let failure = self.0.place.borrow().as_ref().and_then(|place| place.storage.failure.borrow().clone());
+        failure.map_or(Ok(()), Err)
+    }
+
     /// Frees the whole buffer that it lies in, also for other tensors there.
     pub(crate) fn destroy_storage(&self) {
         if let Some(place) = self.0.place.take() {

@@ -225,6 +225,30 @@ inPage("what a training holds is what was estimated", async ({ prompt }) => {
   assert.ok(Math.abs(estimate.total / held - 1) < 0.1);
 });
 
+inPage("a model that the device has no memory for is refused by its tensor, and leaves nothing", async () => {
+  const folder = new URL("/tests/golden/models/llama_tied_all", location.href).href;
+  const before = gpu.memory().bytes;
+  // A device that makes no second weight.
+  const { createBuffer } = GPUDevice.prototype, { popErrorScope } = GPUDevice.prototype;
+  let weights = 0, failing = 0;
+  GPUDevice.prototype.createBuffer = function (descriptor) {
+    if (descriptor.label === "weight" && ++weights === 2) failing = 3; // scopes around it
+    return createBuffer.call(this, descriptor);
+  };
+  GPUDevice.prototype.popErrorScope = function () {
+    const answer = popErrorScope.call(this);
+    if (failing === 0) return answer;
+    const which = failing--; // of validation, memory, internal
+    return answer.then((error) => (which === 2 ? new GPUOutOfMemoryError("no room") : error));
+  };
+  const result = await code(L.CausalLM.load(gpu, { folder }));
+  Object.assign(GPUDevice.prototype, { createBuffer, popErrorScope });
+  return { result, left: gpu.memory().bytes - before };
+}, undefined, ({ result, left }) => {
+  assert.match(result, /^out-of-memory: .*tensor `model\.[\w.]+`/);
+  assert.equal(left, 0);
+});
+
 inPage("sources that lack something, or contradict themselves, are refused by name", async () => {
   const gguf = new Uint8Array(await (await fetch(`${endpoint}/tiny/gguf/resolve/v1/model.gguf`)).arrayBuffer());
   const load = (source) => code(L.CausalLM.load(gpu, source));

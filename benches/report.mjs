@@ -93,7 +93,7 @@ function native(given, torch) {
     ["kernel", ...shapes.flatMap((at) => [at, ""])], kernels.map((name) => [name, ...kernel(name)]));
   section("Steps", "", ["work", "time", "dispatches"], of("steps").map((row) => [row.name, time(row.us), row.dispatches]));
   section("Language models", "Random weights in the models' shapes, adapters of rank 8 on all linear layers.", ["work", "time", "tokens/s", "dispatches", "submits", "GPU memory"],
-    of("model").map((row) => [row.name, time(row.us), row.tokens_s ? thousands(row.tokens_s) : `${row.steps} steps`, row.dispatches ?? "", row.submits ?? "", row.gpu_megabytes ? `${thousands(row.gpu_megabytes)} MiB` : ""]));
+    of("model").map((row) => [row.name, time(row.us), row.tokens_s ? thousands(row.tokens_s) : `${row.steps} steps`, row.dispatches ?? "", row.submits ?? "", row.gpu_megabytes ? `${thousands(row.gpu_megabytes)} MiB${row.estimated_megabytes ? ` (${thousands(row.estimated_megabytes)})` : ""}` : ""]));
   for (const { name, kernels } of of("model").filter((row) => row.kernels && /all kept/.test(row.name))) {
     const sum = kernels.reduce((all, [, us]) => all + us, 0);
     section(`Where the time goes: ${name}`, "Kernels one after another, each between two timestamps.", ["kernel", "time", "dispatches", "share"],

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use lora_webgpu::io::ModuleKind;
 use lora_webgpu::io::safetensors::{SafetensorsFile, to_f32};
+use lora_webgpu::io::{AdapterConfig, ModuleKind, NewConfig};
 use lora_webgpu::{
     AdamW, CausalLM, Input, LanguageTrainer, LoraConfig, ModelConfig, OptimizerKind, OptimizerOptions, Sampling,
     Schedule, SequencesOptions, TokenBatch, shift_labels,
@@ -158,6 +158,7 @@ impl Bench {
                 "dispatches": after.dispatches - before.dispatches,
                 "submits": after.submits - before.submits,
                 "gpu_megabytes": self.gpu.memory().bytes >> 20,
+                "estimated_megabytes": estimate(model, batch, tokens, checkpointing) >> 20,
                 "first_loss": losses[0],
                 "last_loss": losses[losses.len() - 1],
             });
@@ -195,6 +196,16 @@ impl Bench {
         }
         model.destroy();
     }
+}
+
+/// Bytes that a training of such adapters is said to hold.
+fn estimate(model: &CausalLM, batch: usize, tokens: usize, checkpointing: bool) -> u64 {
+    let new = NewConfig { rank: RANK, alpha: 16.0, target_modules: &[], ranks: &[], alphas: &[], base_model: None };
+    let config = AdapterConfig::new(&new).and_then(|mut config| {
+        config.set("target_modules", "\"all-linear\"")?;
+        model.estimate(&config, batch, tokens, checkpointing)
+    });
+    config.unwrap_or_else(|e| panic!("{e}")).total()
 }
 
 /// On all linear layers.

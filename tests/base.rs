@@ -98,7 +98,7 @@ async fn shards_change_nothing() {
     for profile in PROFILES {
         let gpu = gpu_as(profile).await;
         for layout in Layout::ALL {
-            for tokens in [1, 6] {
+            for tokens in [1, 6, 20] {
                 let rng = &mut Rng(8);
                 let file = File::random(layout, 40, 160, rng);
                 let d = dims(tokens, &file);
@@ -129,7 +129,7 @@ async fn rows_are_parts_of_the_whole() {
     for profile in PROFILES {
         let gpu = gpu_as(profile).await;
         for layout in Layout::ALL {
-            for (tokens, max_rows) in [(1, 40), (6, 40), (1, 9), (6, 9)] {
+            for (tokens, max_rows) in [(1, 40), (6, 40), (20, 40), (1, 9), (6, 9), (20, 9)] {
                 let rng = &mut Rng(9);
                 let file = File::random(layout, 40, 96, rng);
                 let d = dims(tokens, &file);

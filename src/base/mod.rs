@@ -18,8 +18,10 @@ use crate::kernels::base::{
     linear_vec4, pad_rows, row_squares, rows,
 };
 
-/// Rows of a weight that the gradient of the input sums at a time: more than layers have, fewer than vocabularies.
-const SUMMED_ROWS: usize = 8192;
+/// Rows of a vocabulary that the gradient of the input sums at a time: SmolLM2's last layer asks for this few.
+const SUMMED_ROWS: usize = 2048;
+/// The most rows that layers have, which are one sum.
+const LAYER_ROWS: usize = 1 << 14;
 
 /// A frozen linear layer `output = x·Wᵀ + bias`. Clones are the same layer.
 ///
@@ -183,6 +185,32 @@ impl FrozenLinear {
         d_input: &Tensor,
         accumulate: bool,
     ) -> Result<()> {
+        let most = if rows.len() > LAYER_ROWS { SUMMED_ROWS } else { LAYER_ROWS };
+        self.record_backward_input(rec, rows, d_output, d_input, accumulate, most)
+    }
+
+    /// The same for rows of a vocabulary, however few they are.
+    pub(crate) fn backward_vocabulary(
+        &self,
+        rec: &Recording,
+        rows: Range<usize>,
+        d_output: &Tensor,
+        d_input: &Tensor,
+        accumulate: bool,
+    ) -> Result<()> {
+        self.record_backward_input(rec, rows, d_output, d_input, accumulate, SUMMED_ROWS)
+    }
+
+    /// One sum over a whole vocabulary would round away what each row adds: `most` rows are summed at a time.
+    fn record_backward_input(
+        &self,
+        rec: &Recording,
+        rows: Range<usize>,
+        d_output: &Tensor,
+        d_input: &Tensor,
+        accumulate: bool,
+        most: usize,
+    ) -> Result<()> {
         let [tokens, _] = d_output.matrix("d_output")?;
         let parts = self.parts(&rows)?;
         d_output.expect_shape("d_output", &[tokens, rows.len()])?;
@@ -196,9 +224,8 @@ impl FrozenLinear {
         rec.all_or_nothing(|| {
             let mut more = accumulate;
             for (first, part) in &parts {
-                // One sum over a whole vocabulary would round away what each row adds.
-                for start in (0..part.count).step_by(SUMMED_ROWS) {
-                    let count = SUMMED_ROWS.min(part.count - start);
+                for start in (0..part.count).step_by(most) {
+                    let count = most.min(part.count - start);
                     let some = Rows { first: part.first + start, count, ..part.clone() };
                     record(rec, &some, d_output, d_input, first + start - rows.start, more)?;
                     more = true;

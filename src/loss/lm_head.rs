@@ -72,7 +72,7 @@ impl LmHead {
                 head.forward_rows(rec, rows.clone(), hidden, &logits)?;
             }
             lm_head_grad::record(rec, labels, &self.stats, &logits, first, IGNORED)?;
-            head.backward_input_rows(rec, rows, &logits, d_hidden, first > 0)?;
+            head.backward_vocabulary(rec, rows, &logits, d_hidden, first > 0)?;
         }
         Ok(())
     }

@@ -32,11 +32,11 @@ const learn = async (page, text) => {
 const check = ({ state, status, before, after, files }) => {
   assert.equal(state, "done", status);
   assert.match(status, /^learned: perplexity \d+\.\d+/);
-  for (const text of [before, after]) assert.equal(text.split("\n\n").filter(Boolean).length >= 3, true, text);
+  for (const text of [before, after]) assert.equal(text.split("\n\n").filter(Boolean).length >= 2, true, text);
   assert.notEqual(before, after);
   assert.deepEqual(files, ["adapter_config.json", "adapter_model.safetensors"]);
 };
-const text = "The tide was low at dawn. We rowed out at six, hauled the nets at nine, and came home wet. ".repeat(4);
+const text = "The tide was low at dawn. We rowed out at six, hauled the nets at nine, and came home wet. ".repeat(2);
 
 test("the small base learns a text, and writes otherwise then", () => onPage(browser, `${server.url}examples/finetune-text/index.html`, {}, async (page) =>
   check(await learn(page, text))));

@@ -17,7 +17,7 @@ ADAPTER is a folder or zip of PEFT's two files, or with --from:
     --from gguf     an adapter file of llama.cpp (--model for llama and mistral)
     --from kohya    a file with lora_down and lora_up (needs --model)
     --from mlx      a folder with adapters.safetensors and adapter_config.json
-    --from hesper   the seed system's file (needs --in-features, --q-out-features and --v-out-features)
+    --from hesper   Hesper's binary file (needs --in-features, --q-out-features and --v-out-features)
 MODEL is a folder with config.json and .safetensors files, or one .safetensors file.
 --strict=false turns what is odd about an adapter from an error into a note.`;
 

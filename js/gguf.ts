@@ -121,7 +121,7 @@ function tokenizerOf(metadata: ReadonlyMap<string, GgufValue>): Omit<GgufInfo, "
   let parts: object;
   if (model === "gpt2") {
     const pre = get("pre") ?? "default";
-    const pretokenizers = PRE[String(pre)];
+    const pretokenizers = Object.hasOwn(PRE, String(pre)) ? PRE[String(pre)] : undefined;
     if (!pretokenizers) throw new LoraError("unsupported", `tokenizer.ggml.pre: ${show(pre)} is not supported; ${Object.keys(PRE).join(", ")} are`);
     const merges = list<string>("merges", "string").map((merge) => merge.split(/(?<=.) /su, 2));
     parts = {
@@ -169,6 +169,7 @@ function tokenizerOf(metadata: ReadonlyMap<string, GgufValue>): Omit<GgufInfo, "
 function mergesOf(tokens: readonly string[], vocab: Readonly<Record<string, number>>, scores: readonly number[]): [string, string][] {
   const merges: { pair: [string, string]; score: number; ids: [number, number] }[] = [];
   tokens.forEach((token, id) => {
+    if (token.length > 256) return; // no real piece is as long, and its splits would be as many
     const letters = [...token];
     for (let i = 1; i < letters.length; i++) {
       const pair: [string, string] = [letters.slice(0, i).join(""), letters.slice(i).join("")];

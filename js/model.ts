@@ -307,6 +307,8 @@ export class LanguageTrainer {
   #active = false;
   // Where in the data it stands: times through, steps of the next one, and how many examples there are, 0 before the first step.
   #place = { epoch: 0, batch: 0, examples: 0 };
+  // Where it stands once the step under way is submitted, which is when its attempts are more than these.
+  #next: { before: number; place: { epoch: number; batch: number; examples: number } } | undefined;
   #resume = false;
 
   /** Throws `invalid-argument` where the model has no adapter or another trainer has it. */
@@ -350,17 +352,19 @@ export class LanguageTrainer {
     const { batchSize, gradientAccumulation, seed, packTo } = this.#options;
     const perStep = batchSize * gradientAccumulation;
     if (!this.#resume) this.#place = { epoch: 0, batch: 0, examples: examples.length };
+    this.#next = undefined;
     this.#resume = false;
     try {
-      for (let { epoch, batch } = this.#place; epoch < epochs; epoch++, batch = 0) {
+      for (let { epoch, batch } = this.#place; epoch < epochs && !signal?.aborted; epoch++, batch = 0) {
         const rows = rowsOf(shuffled(examples.length, seed + epoch).map((i) => examples[i] as TokenExample), packTo);
         for (; batch * perStep < rows.length && !signal?.aborted; batch++) {
           const chosen = rows.slice(batch * perStep, (batch + 1) * perStep);
           const batches = [];
           for (let i = 0; i < chosen.length; i += batchSize) batches.push(batchOf(chosen.slice(i, i + batchSize)));
           const before = this.#raw.attempts();
+          this.#next = { before, place: { epoch, batch: batch + 1, examples: examples.length } };
           await this.#raw.step(batches);
-          this.#place = { epoch, batch: batch + 1, examples: examples.length };
+          this.#place = this.#next.place;
           const [loss, gradNorm, lr, outcome] = (await this.#raw.records(before)) as unknown as [number, number, number, number];
           yield { step: this.steps, epoch, loss, gradNorm, lr, skipped: outcome > 0 };
         }
@@ -390,7 +394,8 @@ export class LanguageTrainer {
    * May be called while {@link train} goes on.
    */
   async saveState(): Promise<Uint8Array> {
-    const { epoch, batch, examples } = this.#place;
+    const submitted = this.#next && this.#raw.attempts() > this.#next.before;
+    const { epoch, batch, examples } = submitted && this.#next ? this.#next.place : this.#place;
     return (await this.#raw.saveState(epoch, batch, JSON.stringify({ examples }))) as Uint8Array;
   }
 
@@ -403,8 +408,12 @@ export class LanguageTrainer {
     if (!(bytes instanceof Uint8Array)) throw new LoraError("invalid-argument", `bytes: expected a Uint8Array, got ${show(bytes)}`);
     if (this.#active) throw new LoraError("busy", "loadState: this trainer is training; expected its end");
     const [epoch, batch, bitsMayDiffer, note] = this.#raw.loadState(bytes) as [number, number, boolean, string];
-    const { examples } = JSON.parse(note) as { examples: number };
+    let examples = 0; // not known where it was saved from Rust
+    try {
+      ({ examples } = JSON.parse(note) as { examples: number });
+    } catch {}
     this.#place = { epoch, batch, examples };
+    this.#next = undefined;
     this.#resume = true;
     return { bitsMayDiffer };
   }

@@ -73,7 +73,11 @@ async function bytesOf(what: string, source: unknown): Promise<Uint8Array> {
     throw new LoraError("file", `${what}: ${String(source)} could not be fetched: ${String(error)}`);
   });
   if (!response.ok) throw new LoraError("file", `${what}: HTTP ${response.status} from ${String(source)}`);
-  return new Uint8Array(await response.arrayBuffer());
+  return new Uint8Array(
+    await response.arrayBuffer().catch((error: unknown) => {
+      throw new LoraError("file", `${what}: ${String(source)} broke off: ${String(error)}`);
+    }),
+  );
 }
 
 async function configBytes(what: string, source: unknown): Promise<Uint8Array> {
@@ -327,7 +331,7 @@ export class PeftAdapter {
     return this.#raw.toKohya(String(options.prefix ?? "lora_unet"));
   }
 
-  /** The seed system's binary file: q and v of each layer. */
+  /** Hesper's binary file: q and v of each layer. */
   toHesper(): Uint8Array {
     return this.#raw.toHesper();
   }
@@ -428,7 +432,7 @@ export type OtherAdapter =
   | { format: "kohya"; file: FileSource; model: ModuleSource }
   /** MLX's `adapters.safetensors` and `adapter_config.json`. */
   | { format: "mlx"; file: FileSource; config: FileSource | object }
-  /** The seed system's: the widths of its q and v. */
+  /** Hesper's: the widths of its q and v. */
   | { format: "hesper"; file: FileSource; inFeatures: number; qOutFeatures: number; vOutFeatures: number };
 
 /** Reads an adapter of another format. */

@@ -71,31 +71,67 @@ export function checkSource(source: ModelSource): void {
     throw wrong("source", "one of `weights` with `config`, `gguf`, `folder` or `hub`", Object.keys(source).join(", ") || "none");
   }
   if (source.weights !== undefined && source.gguf !== undefined) throw wrong("gguf", "none beside weights", source.gguf);
+  if (source.weights === undefined && source.config !== undefined) throw wrong("config", "none without weights", source.config);
+  for (const name of ["revision", "endpoint", "cache"] as const) {
+    if (source.hub === undefined && source[name] !== undefined) throw wrong(name, "none without hub", source[name]);
+  }
   if (source.hub !== undefined && !/^\w[\w.-]*(\/\w[\w.-]*)?$/.test(source.hub)) throw wrong("hub", '"org/name"', source.hub);
   const { dtype = "as-is" } = source;
   if (!["as-is", "f32", "q8_0"].includes(dtype)) throw wrong("dtype", '"as-is", "f32" or "q8_0"', dtype);
   boolean("cache", source.cache ?? true);
 }
 
+/** An address, absolute or of a page relative to it. */
+function addressOf(what: string, value: string | URL): string {
+  try {
+    return new URL(String(value), globalThis.location?.href).href;
+  } catch {
+    throw wrong(what, "an address", String(value));
+  }
+}
+
+/** Of chosen files, which may lie in folders of a folder, those of the one nearest to the top that has a config.json. */
+function nearestFolder(files: readonly File[]): Map<string, File> {
+  const paths = files.map((file) => [file.webkitRelativePath || file.name, file] as const);
+  const tops = paths.map(([path]) => path).filter((path) => /(^|\/)config\.json$/.test(path));
+  const depth = (path: string) => path.split("/").length;
+  tops.sort((a, b) => depth(a) - depth(b));
+  const [top = paths.map(([path]) => path).sort((a, b) => depth(a) - depth(b))[0] ?? "", second] = tops;
+  if (second !== undefined && depth(second) === depth(top)) {
+    throw new LoraError("file", `folder: ${top} and ${second} lie side by side; expected the folder of one model`);
+  }
+  const base = top.slice(0, top.lastIndexOf("/") + 1);
+  return new Map(paths.filter(([path]) => path.startsWith(base)).map(([path, file]) => [path.slice(base.length), file]));
+}
+
+/** The commit that a branch or tag of the Hub stands for, as the server says or, where it does not answer, said the last time. */
+async function commitOf({ hub, endpoint = "https://huggingface.co", revision = "main", cache = true, signal, ...source }: ModelSource): Promise<string> {
+  if (/^[0-9a-f]{40}$/.test(revision)) return revision;
+  const url = `${endpoint}/api/models/${hub}/revision/${encodeURIComponent(revision)}`;
+  const answer = await (source.fetch ?? fetch)(url, { signal: signal ?? null }).catch(() => undefined);
+  signal?.throwIfAborted();
+  const info = answer?.ok ? ((await answer.json().catch(() => ({}))) as { sha?: unknown }) : {};
+  const place = cache ? await cached(url) : undefined;
+  if (typeof info.sha !== "string") return (await (await place?.getFile())?.text()) || revision;
+  const stream = await place?.createWritable().catch(() => undefined);
+  await stream?.write(info.sha);
+  await stream?.close();
+  return info.sha;
+}
+
 /** The files of a source by name. */
 async function opener(source: ModelSource): Promise<Open> {
-  const { folder, hub, endpoint = "https://huggingface.co", revision = "main" } = source;
+  const { folder, hub, endpoint = "https://huggingface.co" } = source;
   if (hub !== undefined) {
-    // A branch moves: what it stands for now, where the server says it.
-    const get = source.fetch ?? fetch;
-    const answer = /^[0-9a-f]{40}$/.test(revision)
-      ? undefined
-      : await get(`${endpoint}/api/models/${hub}/revision/${encodeURIComponent(revision)}`, { signal: source.signal ?? null }).catch(() => undefined);
-    source.signal?.throwIfAborted();
-    const info = answer?.ok ? ((await answer.json().catch(() => ({}))) as { sha?: unknown }) : {};
-    const at = typeof info.sha === "string" ? info.sha : revision;
+    const at = await commitOf(source); // a branch moves
     return (name) => download(source, `${endpoint}/${hub}/resolve/${encodeURIComponent(at)}/${name}`, name, source.cache ?? true);
   }
   if (typeof folder === "string" || folder instanceof URL) {
-    const base = String(new URL(String(folder), globalThis.location?.href)).replace(/\/?$/, "/");
+    const base = addressOf("folder", folder).replace(/\/?$/, "/");
     return (name) => download(source, new URL(name, base).href, name, false);
   }
-  if (folder && "getFileHandle" in folder) {
+  if (typeof folder !== "object" || folder === null) throw wrong("folder", "an address, a directory handle or files", folder);
+  if ("getFileHandle" in folder) {
     return async (name) => {
       try {
         return await (await folder.getFileHandle(name)).getFile();
@@ -105,8 +141,11 @@ async function opener(source: ModelSource): Promise<Open> {
       }
     };
   }
-  if (typeof folder !== "object" || !(Symbol.iterator in folder)) throw wrong("folder", "an address, a directory handle or files", folder);
-  const files = new Map([...folder].map((file) => [file.name, file]));
+  if (!(Symbol.iterator in folder)) throw wrong("folder", "an address, a directory handle or files", folder);
+  const chosen = [...folder];
+  const other = chosen.find((file) => !(file instanceof File));
+  if (other !== undefined) throw wrong("folder", "files", other);
+  const files = nearestFolder(chosen);
   return async (name) => files.get(name);
 }
 
@@ -181,7 +220,7 @@ export async function openModel(source: ModelSource): Promise<{ config?: Uint8Ar
   const given = async (what: string, file: unknown): Promise<ModelFile> => {
     if (isFile(file)) return file;
     if (typeof file !== "string" && !(file instanceof URL)) throw wrong(what, "a Uint8Array, Blob, File or address", file);
-    const found = await download(source, new URL(String(file), globalThis.location?.href).href, nameOf(file, 0), false);
+    const found = await download(source, addressOf(what, file), nameOf(file, 0), false);
     if (!found) throw new LoraError("file", `${what}: there is no ${String(file)}`);
     return found;
   };
@@ -221,6 +260,9 @@ export async function openModel(source: ModelSource): Promise<{ config?: Uint8Ar
   const names = typeof map === "object" && map !== null ? Object.values(map) : [];
   if (names.length === 0 || names.some((name) => typeof name !== "string")) throw new LoraError("file", `${INDEX}: expected a weight_map of tensors' files`);
   const files: [string, ModelFile][] = [];
+  // A name that is an address or leaves the folder could send the page's token elsewhere.
+  const odd = (names as string[]).find((name) => !/^[\w.-]+(\/[\w.-]+)*$/.test(name) || name.split("/").includes(".."));
+  if (odd !== undefined) throw new LoraError("file", `${INDEX}: ${show(odd)} is no name of a file in the folder`);
   for (const name of [...new Set(names as string[])].sort()) files.push([name, await needed(name, `${where}, whose ${INDEX} names it,`)]);
   return { config: bytes, files };
 }
@@ -230,7 +272,7 @@ export async function configBytes(config: unknown, fetched?: (file: URL) => Prom
   if (config instanceof URL && fetched) return configBytes(await fetched(config));
   if (isFile(config)) return slice(config, 0, length(config));
   if (typeof config !== "string" && (typeof config !== "object" || config === null)) throw wrong("config", "config.json or its object", config);
-  if (typeof config === "string" && fetched && !config.trimStart().startsWith("{")) return configBytes(await fetched(new URL(config, globalThis.location?.href)));
+  if (typeof config === "string" && fetched && !config.trimStart().startsWith("{")) return configBytes(await fetched(new URL(addressOf("config", config))));
   return new TextEncoder().encode(typeof config === "string" ? config : JSON.stringify(config));
 }
 

@@ -32,7 +32,6 @@ const learn = async (page, text) => {
 const check = ({ state, status, before, after, files }) => {
   assert.equal(state, "done", status);
   assert.match(status, /^learned: perplexity \d+\.\d+/);
-  for (const text of [before, after]) assert.equal(text.split("\n\n").filter(Boolean).length >= 2, true, text);
   assert.notEqual(before, after);
   assert.deepEqual(files, ["adapter_config.json", "adapter_model.safetensors"]);
 };

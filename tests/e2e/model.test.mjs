@@ -104,7 +104,7 @@ inPage("an adapter is trained, saved and loaded, and on, off and on again", asyn
 }, undefined, ({ before, after, records, adapted, base, again, loaded, same, second, config, expected }) => {
   assert.equal(records.length, 30);
   assert.ok(records.every((record, i) => record.step === i + 1 && !record.skipped && record.gradNorm > 0));
-  assert.ok(after.loss < before.loss / 4 && Math.abs(after.perplexity - Math.exp(after.loss)) < 1e-6, JSON.stringify([before, after]));
+  assert.ok(after.loss < before.loss / 4, JSON.stringify([before, after]));
   assert.deepEqual(adapted, expected);
   assert.notDeepEqual(base, adapted);
   assert.deepEqual(again, adapted);
@@ -190,6 +190,40 @@ inPage("a training saved in the middle goes on with the same bits, and the adapt
   assert.deepEqual(scaled[0], base, "an adapter of scale 0 is none");
   assert.notDeepEqual(scaled[1], base);
   assert.notDeepEqual(scaled[2], scaled[1]);
+});
+
+inPage("a state saved at any moment of a training has as many steps in the optimiser as in the data; an end is the end of all epochs", async () => {
+  const examples = Array.from({ length: 3 }, (_, i) => {
+    const inputIds = Int32Array.from({ length: 5 }, (_, t) => (7 * i + 3 * t) % 50);
+    return { inputIds, labels: inputIds };
+  });
+  const begin = async () => {
+    const model = await L.CausalLM.load(gpu, await source());
+    model.addAdapter({ rank: 2, seed: 3 });
+    return { model, trainer: new L.LanguageTrainer(model, { optimizer: L.adamw({ lr: 1e-2 }) }) };
+  };
+  const one = await begin(), other = await begin();
+  const states = [];
+  let done = false;
+  const training = collect(one.trainer.train(examples)).finally(() => { done = true; });
+  while (!done) {
+    states.push(await one.trainer.saveState());
+    await new Promise((go) => setTimeout(go));
+  }
+  await training;
+  const sums = [];
+  for (const state of states) {
+    other.trainer.loadState(state);
+    const { steps } = other.trainer;
+    sums.push(steps + (await collect(other.trainer.train(examples))).length);
+  }
+  const controller = new AbortController();
+  for await (const _ of one.trainer.train(examples, { epochs: 1e9, signal: controller.signal })) controller.abort();
+  for (const { model, trainer } of [one, other]) { trainer.dispose(); model.dispose(); }
+  return { sums };
+}, undefined, ({ sums }) => {
+  assert.ok(sums.length > 1);
+  assert.deepEqual(new Set(sums), new Set([3]));
 });
 
 inPage("examples that are packed into rows learn the same in fewer tokens", async () => {

@@ -144,6 +144,40 @@ inPage("from a folder's address, files, a directory handle, and single addresses
   for (const ids of results) assert.deepEqual(ids, greedy.slice(PROMPT, PROMPT + 4));
 });
 
+inPage("of chosen folders the one nearest to the top; options that would do nothing and names that lead elsewhere are refused", async ({ prompt }) => {
+  const folder = new URL("/tests/golden/models/llama_tied_all", location.href).href;
+  const get = async (name) => (await fetch(`${folder}/${name}`)).blob();
+  const [config, weights] = [await get("config.json"), await get("model.safetensors")];
+  const at = (path, ...parts) => Object.defineProperty(new File(parts, path.split("/").at(-1)), "webkitRelativePath", { value: path });
+  const own = [at("mine/config.json", config), at("mine/model.safetensors", weights)];
+  const model = await L.CausalLM.load(gpu, { folder: [...own, at("mine/checkpoint-5/config.json", "{}"), at("mine/checkpoint-5/model.safetensors", "x")] });
+  const result = await greedy(model, prompt, 3);
+  model.dispose();
+  const load = (source) => code(L.CausalLM.load(gpu, source));
+  const index = (name) => at("mine/model.safetensors.index.json", JSON.stringify({ weight_map: { a: name } }));
+  const errors = {
+    tie: await load({ folder: [at("a/config.json", config), at("b/config.json", config)] }),
+    number: await load({ folder: 5 }), none: await load({ folder: null }), things: await load({ folder: [1] }), address: await load({ folder: "http://[" }),
+    config: await load({ folder: own, config: {} }), revision: await load({ folder: own, revision: "v1" }), cache: await load({ gguf: new Blob(), cache: false }),
+    elsewhere: await load({ folder: [own[0], index("https://example.org/x")] }), above: await load({ folder: [own[0], index("../x")] }),
+  };
+  // The server says once which commit main is, and then nothing any more.
+  const ask = async (fetch) => (await L.modelFile({ hub: "tiny/one", endpoint, fetch }, "tokenizer.json")).text();
+  await L.clearModelCache();
+  const kept = [await ask(fetch), await ask(() => Promise.reject(new TypeError("offline")))];
+  await L.clearModelCache();
+  return { result, errors, kept };
+}, text, ({ result, errors, kept }) => {
+  assert.deepEqual(result, greedy.slice(PROMPT, PROMPT + 3));
+  const expected = {
+    tie: /^file: folder: a\/config\.json and b\/config\.json/, number: /^invalid-argument: folder/, none: /^invalid-argument: /, things: /^invalid-argument: folder/,
+    address: /^invalid-argument: folder: expected an address/, config: /^invalid-argument: config/, revision: /^invalid-argument: revision/, cache: /^invalid-argument: cache/,
+    elsewhere: /^file: .*example\.org/, above: /^file: .*\.\.\/x/,
+  };
+  for (const [name, pattern] of Object.entries(expected)) assert.match(errors[name], pattern, name);
+  assert.deepEqual(kept, ['{"version":"1.0"}', '{"version":"1.0"}']);
+});
+
 inPage("an adapter trained on a GGUF model has Hugging Face's rows", async ({ prompt }) => {
   const bytes = new Uint8Array(await (await fetch(`${endpoint}/tiny/gguf/resolve/v1/model.gguf`)).arrayBuffer());
   const folder = new URL("/tests/golden/models/llama_tied_all", location.href).href;

@@ -1,6 +1,6 @@
 // npm run bench: LoRA training steps in headless Chromium, each run in a browser of its own with empty caches.
-// First this package alone at four shapes; then frozen layers of every kind; then the same two-layer network beside other
-// libraries, in turns. Options: --json writes JSON lines; --gpu uses the machine's own adapter instead of the software one;
+// First this package alone at four shapes; then frozen layers of every kind; then the small base model; then the same
+// two-layer network beside other libraries, in turns. Options: --json writes JSON lines; --gpu uses the machine's own adapter instead of the software one;
 // --alone leaves the other libraries out, which are else installed into benches/peers; --bases runs the frozen layers only.
 import { join } from "node:path";
 import { build } from "../scripts/build.mjs";
@@ -21,6 +21,8 @@ const FROZEN = [
   [256, 2560, 2560, 1, 1],
 ];
 const KINDS = [["f32"], ["f16"], ["bf16"], ["bitlinear", "i2_s"], ["bitlinear", "transformers"], ["q8_0"], ["q4_0"], ["q4_1"]];
+// The small base model's training and writing.
+const MODEL = { batch: 2, tokens: 64, rank: 8, steps: 3, written: 8 };
 // tokens, width, rank of both layers; rounds, steps
 const BESIDE = [
   [128, 512, 8, 3, 10],
@@ -107,6 +109,19 @@ async function bases(url) {
   if (!json) console.log();
 }
 
+async function model(url) {
+  const r = await inBrowser(`${url}benches/page.html`, async (page) => {
+    await page.waitForFunction("window.model");
+    return page.evaluate((options) => window.model(options), MODEL);
+  });
+  if (!r.losses.every(Number.isFinite)) stop(`The base model's losses are ${r.losses}.`);
+  if (json) return console.log(JSON.stringify({ ...MODEL, ...r }));
+  const [step, token] = [median(r.trained), median(r.generated)];
+  say(`The small base model, adapters of rank ${MODEL.rank} on all linear layers, medians:\n`);
+  console.log(`training ${MODEL.batch} × ${MODEL.tokens} tokens  ${ms(step)} a step, ${((1000 * MODEL.batch * MODEL.tokens) / step).toFixed(0)} tokens/s, ${r.dispatches} dispatches in ${r.submits} submits, ${kib(r.held)} held, ${kib(r.estimated)} estimated`);
+  console.log(`writing               ${ms(token)} a token, ${(1000 / token).toFixed(1)} tokens/s\n`);
+}
+
 async function beside(url) {
   await packages("the libraries to compare with, which --alone leaves out", join(root, "benches/peers"));
   for (const [tokens, width, rank, rounds, steps] of BESIDE) {
@@ -154,6 +169,7 @@ main(async () => {
     if (process.argv.includes("--bases")) return await bases(url);
     await alone(url);
     await bases(url);
+    await model(url);
     if (!process.argv.includes("--alone")) await beside(url);
   } finally {
     await close();

@@ -1,5 +1,5 @@
 // Benchmarks in a fresh page: a LoRA layer trained with mean squared error and AdamW, new inputs every step.
-import { adamw, FrozenLinear, Gpu, init, LoraLinear, Optimizer, Tensor } from "../dist/index.js";
+import { adamw, CausalLM, FrozenLinear, Gpu, init, LanguageTrainer, LoraLinear, Optimizer, Tensor } from "../dist/index.js";
 
 const random = (length) => Float32Array.from({ length }, () => Math.random() * 2 - 1);
 
@@ -116,4 +116,38 @@ export async function frozen({ kind, packing, tokens, inFeatures, outFeatures, c
   }
   layer.dispose();
   return measured;
+}
+
+/** Milliseconds of the small base model's training steps and of each token that it writes, with adapters on all linear layers. */
+export async function model({ batch, tokens, rank, steps, written }) {
+  await init();
+  const own = await Gpu.request();
+  const lm = await CausalLM.load(own, { folder: new URL("../www/model", import.meta.url) });
+  const estimate = lm.estimate({ rank, tokens, batch });
+  lm.addAdapter({ rank, seed: 1 });
+  const trainer = new LanguageTrainer(lm, { optimizer: adamw({ lr: 1e-3 }), batchSize: batch });
+  const examples = Array.from({ length: batch }, () => {
+    const inputIds = Int32Array.from({ length: tokens }, () => Math.random() * lm.vocabSize);
+    return { inputIds, labels: inputIds };
+  });
+  const trained = [], generated = [];
+  let before, losses = [], began = performance.now();
+  for await (const { step, loss } of trainer.train(examples, { epochs: steps + 1 })) { // the first one compiles
+    if (step > 1) trained.push(performance.now() - began);
+    else before = own.stats();
+    losses.push(loss);
+    began = performance.now();
+  }
+  const after = own.stats(), held = own.memory().bytes;
+  began = performance.now();
+  for await (const _ of lm.generate(examples[0].inputIds.subarray(0, 16), { maxTokens: written + 1, stopTokenIds: [] })) {
+    generated.push(performance.now() - began);
+    began = performance.now();
+  }
+  const each = (name) => (after[name] - before[name]) / steps;
+  const report = {
+    trained, generated: generated.slice(1), losses, dispatches: each("dispatches"), submits: each("submits"), held, estimated: estimate.total, adapter: own.info,
+  };
+  own.dispose();
+  return report;
 }

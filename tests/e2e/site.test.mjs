@@ -212,7 +212,8 @@ const watchTasks = () => {
 test("Check my GPU: every kernel and the gradients agree with the reference, in time, while the page stays free", async () => {
   await on("check.html", { init: watchTasks, permissions: ["clipboard-read", "clipboard-write"] }, async (page) => {
     await state(page, "ready");
-    const listed = readFileSync(join(root, "docs/numerics.md"), "utf8").match(/^\| `\w+\/\w+`/gm).map((line) => line.slice(3, -1)).sort();
+    const listed = readFileSync(join(root, "docs/numerics.md"), "utf8").match(/^\| `\w+\/\w+`/gm).map((line) => line.slice(3, -1))
+      .filter((name) => !name.endsWith("_quad")).sort(); // for devices with subgroups alone; the gradients run them
     await page.evaluate(() => { longTasks.length = 0; });
     await page.click("#start");
     await state(page, "done");

@@ -204,15 +204,17 @@ inPage("a state saved at any moment of a training has as many steps in the optim
   };
   const one = await begin(), other = await begin();
   const states = [];
-  let done = false;
+  let [done, seen] = [false, -1];
   const training = collect(one.trainer.train(examples)).finally(() => { done = true; });
-  while (!done) {
-    states.push(await one.trainer.saveState());
-    await new Promise((go) => setTimeout(go));
+  const { port1, port2 } = new MessageChannel();
+  while (!done) { // as soon as there is a step more, which is before it is done
+    if (one.trainer.steps !== seen) states.push(one.trainer.saveState());
+    seen = one.trainer.steps;
+    await new Promise((go) => { port1.onmessage = go; port2.postMessage(0); });
   }
   await training;
   const sums = [];
-  for (const state of states) {
+  for (const state of await Promise.all(states)) {
     other.trainer.loadState(state);
     const { steps } = other.trainer;
     sums.push(steps + (await collect(other.trainer.train(examples))).length);

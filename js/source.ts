@@ -295,7 +295,7 @@ export async function readHeader<T>(file: ModelFile, parse: (bytes: Uint8Array) 
 const PIECE = 1 << 22; // bytes that cross into wasm at a time
 const IN_FLIGHT = 1 << 26; // bytes after which the GPU is waited for
 
-/** Gives a loader all that it asks for. */
+/** Gives a loader all that it asks for. @internal */
 export async function fill(
   raw: RawModelLoader,
   { config, files }: Awaited<ReturnType<typeof openModel>>,

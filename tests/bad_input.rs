@@ -353,6 +353,34 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
             "d_input",
         ),
     ];
+    // Where quads of invocations share what they load, other kernels take nine tokens and more.
+    let wide = LoraWeight::from_tensors(t(&[4, 8]), t(&[12, 4])).unwrap();
+    let grads = LoraGrad::new(&gpu, &wide).unwrap();
+    let forward =
+        |x: &[usize], h: &[usize], output: &[usize]| rec.lora_forward_fused(&wide, &t(x), &t(h), &t(output), 1.0);
+    let backward = |d_output: &[usize], x: &[usize], h: &[usize], dh: &[usize], d_input: &[usize]| {
+        rec.lora_backward(&wide, &t(d_output), &t(x), &t(h), &t(dh), &grads, Some(&t(d_input)), 1.0)
+    };
+    for (what, result, name) in [
+        ("wide x", forward(&[9, 12], &[9, 4], &[9, 12]), "x"),
+        ("a flat x", forward(&[72], &[9, 4], &[9, 12]), "x"),
+        ("wide h", forward(&[9, 8], &[9, 8], &[9, 12]), "h"),
+        ("a flat h", forward(&[9, 8], &[36], &[9, 12]), "h"),
+        ("more of h", forward(&[9, 8], &[10, 4], &[10, 12]), "h"),
+        ("wide output", forward(&[9, 8], &[9, 4], &[9, 16]), "output"),
+        ("more of output", forward(&[9, 8], &[9, 4], &[10, 12]), "output"),
+        ("wide d_output", backward(&[9, 16], &[9, 8], &[9, 4], &[9, 4], &[9, 8]), "d_output"),
+        ("more of d_output", backward(&[12, 12], &[9, 8], &[9, 4], &[12, 4], &[12, 8]), "d_output"),
+        ("wide h", backward(&[9, 12], &[9, 8], &[9, 8], &[9, 4], &[9, 8]), "h"),
+        ("wide dh", backward(&[9, 12], &[9, 8], &[9, 4], &[9, 8], &[9, 8]), "dh"),
+        ("more of dh", backward(&[9, 12], &[9, 8], &[9, 4], &[12, 4], &[12, 8]), "dh"),
+        ("wide x", backward(&[9, 12], &[9, 12], &[9, 4], &[9, 4], &[9, 8]), "x"),
+        ("less of x", backward(&[12, 12], &[9, 8], &[12, 4], &[12, 4], &[12, 8]), "x"),
+        ("wide d_input", backward(&[9, 12], &[9, 8], &[9, 4], &[9, 4], &[9, 12]), "d_input"),
+        ("more of d_input", backward(&[9, 12], &[9, 8], &[9, 4], &[9, 4], &[12, 8]), "d_input"),
+    ] {
+        refused(what, result, "shape", &[&format!("{name}: expected"), "got"]);
+    }
     for (heads, words) in [((3, 2, 8), ["heads", "2"]), ((4, 0, 8), ["heads", "0"]), ((4, 2, 7), ["head_dim", "even"])]
     {
         refused("attention", attention(heads, &[6, 32], &[6, 16], &[6, 4, 2]), "invalid-argument", &words);
@@ -450,6 +478,16 @@ async fn scalars_that_are_not_finite_are_refused() {
             rec.lora_forward(&weight, &x, &h, &y, &output, scale),
             rec.lora_forward_fused(&weight, &x, &h, &output, scale),
             rec.lora_backward(&weight, &y, &x, &h, &t(&[3, 2]), &grad, None, scale),
+        ] {
+            refused("a scale", result, "invalid-argument", &["scale"]);
+        }
+        // As many tokens as quads of invocations take.
+        let weight = LoraWeight::from_tensors(t(&[4, 8]), t(&[12, 4])).unwrap();
+        let grad = LoraGrad::new(&gpu, &weight).unwrap();
+        let (x, h, output) = (t(&[9, 8]), t(&[9, 4]), t(&[9, 12]));
+        for result in [
+            rec.lora_forward_fused(&weight, &x, &h, &output, scale),
+            rec.lora_backward(&weight, &output, &x, &h, &t(&[9, 4]), &grad, None, scale),
         ] {
             refused("a scale", result, "invalid-argument", &["scale"]);
         }

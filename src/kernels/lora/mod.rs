@@ -25,6 +25,6 @@ pub mod weight_norm;
 use crate::error::{Error, Result, show_number};
 
 /// A scalar that reaches a kernel must be finite: NaN would spread through everything it touches.
-fn finite(name: &str, value: f32) -> Result<f32> {
+pub(crate) fn finite(name: &str, value: f32) -> Result<f32> {
     if value.is_finite() { Ok(value) } else { Err(Error::argument(name, "a finite number", show_number(value.into()))) }
 }

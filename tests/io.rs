@@ -305,7 +305,7 @@ async fn merged_weights_are_pefts() {
             assert!(fits(&got), "{folder}: {name}");
             assert!(!fits(&base), "{folder}: {name}: the base alone would pass");
             if m.magnitude.is_none() {
-                let delta = m.delta_weight();
+                let delta = m.delta_weight().unwrap();
                 let sum = base.iter().zip(&delta).map(|(w, d)| (f64::from(*w) + f64::from(*d)) as f32);
                 let near =
                     |(sum, merged): (f32, &f32)| (sum - merged).abs() <= 2.0 * f32::EPSILON * merged.abs().max(0.1);
@@ -370,7 +370,7 @@ async fn gguf_is_what_llama_cpp_writes() {
         for module in &adapter.modules {
             let back = again.modules.iter().find(|m| m.name == module.name).unwrap();
             assert_eq!(back.a, module.a, "{folder}: {}", module.name);
-            let (one, other) = (back.delta_weight(), module.delta_weight());
+            let (one, other) = (back.delta_weight().unwrap(), module.delta_weight().unwrap());
             let most = other.iter().fold(0.0f32, |most, v| most.max(v.abs()));
             assert!(one.iter().zip(&other).all(|(a, b)| (a - b).abs() <= 1e-6 * most), "{folder}: {}", module.name);
         }
@@ -792,6 +792,52 @@ async fn adapters_that_contradict_themselves_are_errors_or_notes() {
     assert_eq!(adapter.report(&two, false).unwrap().missing, ["other.fc"]);
 }
 
+/// The tensors of many modules lie apart in a file; each module's are put together, and all in little time.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn many_modules_are_put_together() {
+    let count = if cfg!(target_arch = "wasm32") { 300 } else { 60_000 };
+    let names: Vec<String> = (0..count).map(|i| format!("layers.{i:05}.fc")).collect();
+    // Of every third module both tensors are halves, which lie behind the floats.
+    let parts =
+        |i: usize| [("lora_A.weight", i.is_multiple_of(3)), ("lora_B.weight", true), ("bias", i.is_multiple_of(2))];
+    let tensors: Vec<(String, Dtype, Vec<u8>)> = (0..count)
+        .flat_map(|i| parts(i).map(|(part, half)| (i, part, if half { Dtype::F16 } else { Dtype::F32 })))
+        .map(|(i, part, dtype)| {
+            let value = (i % 2048) as f64;
+            (format!("{}.{part}", names[i]), dtype, from_f32("value", dtype, &mut [value].into_iter()).unwrap())
+        })
+        .collect();
+    let mut entries = Vec::new();
+    for (name, dtype, data) in &tensors {
+        let shape: &[usize] = if name.ends_with("bias") { &[1] } else { &[1, 1] };
+        entries.push(Entry { name, dtype: *dtype, shape, data });
+    }
+    let file = write(&entries, &[]);
+    let config = PLAIN.replace("\"r\": 2", "\"r\": 1");
+    #[cfg(not(target_arch = "wasm32"))]
+    let start = std::time::Instant::now();
+    let adapter = Adapter::read(config.as_bytes(), &file, true).unwrap();
+    let (first, last): (Vec<usize>, Vec<usize>) = (0..count).partition(|i| i % 3 != 0);
+    assert_eq!(adapter.modules.len(), count);
+    for (module, i) in adapter.modules.iter().zip(first.into_iter().chain(last)) {
+        assert_eq!(module.name, names[i]);
+        assert_eq!((&module.a, &module.b), (&vec![(i % 2048) as f32], &vec![(i % 2048) as f32]));
+    }
+    let mut model = model_modules(&names);
+    model.iter_mut().for_each(|module| (module.in_features, module.out_features) = (1, 1));
+    let report = adapter.report(&model, true).unwrap();
+    assert_eq!((report.matched.len(), report.replaced.len(), report.missing.len()), (count, count, 0));
+    let merged = adapter.merged_tensors();
+    assert_eq!(merged.len(), 2 * count);
+    assert!(Adapter::new(adapter.modules, None).is_ok());
+    #[cfg(not(target_arch = "wasm32"))]
+    {
+        let took = start.elapsed();
+        say(&format!("{count} modules in {took:?}"));
+        assert!(took.as_secs() < 15, "{took:?}");
+    }
+}
+
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn configurations_that_are_none_are_errors() {
     let parse = |text: &str| AdapterConfig::parse(text.as_bytes());
@@ -981,7 +1027,7 @@ async fn kohya_and_mlx_and_hesper_are_read_as_they_are_defined() {
     let module = &mlx.modules[0];
     assert_eq!((module.name.as_str(), module.rank, module.scaling), ("model.layers.0.self_attn.q_proj", 2, 20.0));
     assert_eq!((&module.a[..], &module.b[..]), (&[0.0, 2.0, 4.0, 1.0, 3.0, 5.0][..], &[2.0, 3.0][..]));
-    assert_eq!(module.delta_weight(), [60.0, 260.0, 460.0]);
+    assert_eq!(module.delta_weight().unwrap(), [60.0, 260.0, 460.0]);
     refused(
         "DoRA",
         Adapter::from_mlx(br#"{"fine_tune_type": "dora", "lora_parameters": {"scale": 1}}"#, &write(&entries, &[])),
@@ -1196,7 +1242,7 @@ async fn combinations_and_merges_refuse_what_they_cannot_do() {
     let module = |rng: &mut Rng, rank| random_module(rng, "fc", rank, 6, 5);
     let one = |module| Adapter::new(vec![module], None).unwrap();
     let (two, three) = (one(module(&mut rng, 2)), one(module(&mut rng, 3)));
-    let delta = |adapter: &Adapter| adapter.modules[0].delta_weight();
+    let delta = |adapter: &Adapter| adapter.modules[0].delta_weight().unwrap();
     // Of different ranks: cat and an SVD of enough rank are exact.
     for combination in [Combination::Cat, Combination::Svd { rank: Some(5) }, Combination::Svd { rank: Some(6) }] {
         let sum = Adapter::combine(&[(&two, 0.5), (&three, -2.0)], combination).unwrap();
@@ -1256,6 +1302,9 @@ async fn combinations_and_merges_refuse_what_they_cannot_do() {
     let plain = turned.to_plain(&mut |_| Ok(weight.clone())).unwrap();
     let [own, other] = [&turned, &plain].map(|adapter| tensor(&adapter.merge(&base).unwrap(), "fc.weight"));
     assert!(own.iter().zip(&other).all(|(a, b)| (a - b).abs() < 1e-5), "{own:?} {other:?}");
+    // A small file can ask for more than there is.
+    let many = AdapterModule { a: vec![0.0; 40_000], b: vec![0.0; 40_000], rank: 1, ..module(&mut rng, 1) };
+    refused("an outer product", many.delta_weight(), "limit", &["fc", "6400000000"]);
     // Merged into half precision, each number is the nearest of the exact sum.
     let merged = two.merge(&model(Dtype::F16, &[5, 6], &half)).unwrap();
     let exact = delta(&two).iter().map(|d| 1.0 + f64::from(*d)).collect::<Vec<_>>();

@@ -2,6 +2,7 @@
 
 use super::config::{AdapterConfig, ModelModule, ModuleKind, NewConfig};
 use super::safetensors::{Dtype, Entry, SafetensorsFile, from_f32, to_f32, write};
+use super::{find, order, twice};
 use crate::error::{Error, Result, show_number};
 
 const FILE: &str = "adapter_model.safetensors";
@@ -198,34 +199,40 @@ impl Adapter {
     pub fn read(config: &[u8], weights: &[u8], strict: bool) -> Result<Adapter> {
         let config = AdapterConfig::parse(config)?;
         let file = SafetensorsFile::parse(FILE, weights)?;
-        let mut found: Vec<Parts> = Vec::new();
         let mut adapter =
             Adapter { config, modules: Vec::new(), others: Vec::new(), notes: Vec::new(), metadata: Vec::new() };
         adapter.metadata = file.header.metadata.iter().filter(|(key, _)| key != "format").cloned().collect();
         let mut bare = 0;
+        let mut own = Vec::new();
         for info in &file.header.tensors {
-            let data = file.data(info);
             let key = info.name.strip_prefix(PREFIX).unwrap_or_else(|| {
                 bare += 1;
                 &info.name
             });
-            let Some((module, part)) = part(key) else {
-                let (name, shape, data) = (key.to_string(), info.shape.clone(), data.to_vec());
-                adapter.others.push(OtherTensor { name, dtype: info.dtype, shape, data });
-                continue;
-            };
-            let values = to_f32(&info.name, info.dtype, data)?;
+            match part(key) {
+                Some((module, part)) => own.push((info, module, part)),
+                None => {
+                    let (name, shape, data) = (key.to_string(), info.shape.clone(), file.data(info).to_vec());
+                    adapter.others.push(OtherTensor { name, dtype: info.dtype, shape, data });
+                }
+            }
+        }
+        let mut found: Vec<Parts> = Vec::new();
+        let module = |i: usize| own[i].1;
+        let order = order(own.len(), &mut |i, j| module(i) < module(j));
+        // Of a module's first tensor, where the module is among those found.
+        let mut places = vec![0; own.len()];
+        for (i, (info, name, part)) in own.iter().enumerate() {
+            let values = to_f32(&info.name, info.dtype, file.data(info))?;
             if values.iter().any(|v| !v.is_finite()) {
                 adapter.doubt(strict, || Error::file(&info.name, "has values that are not finite"))?;
             }
-            let parts = match found.iter().rposition(|parts| parts.name == module) {
-                Some(i) => &mut found[i],
-                None => {
-                    found.push(Parts { name: module.into(), ..Parts::default() });
-                    let last = found.len() - 1;
-                    &mut found[last]
-                }
-            };
+            let first = find(&order, &module, name).unwrap_or(i);
+            if first == i {
+                places[i] = found.len();
+                found.push(Parts { name: (*name).into(), ..Parts::default() });
+            }
+            let parts = &mut found[places[first]];
             parts.embedding |= matches!(part, Part::EmbeddingA | Part::EmbeddingB);
             let twice = match part {
                 Part::A | Part::EmbeddingA => parts.a.replace((info.shape.clone(), values)).is_some(),
@@ -334,16 +341,23 @@ impl Adapter {
     /// [`Unmatched`](crate::error::ErrorKind::Unmatched) where none of its modules is one of the model, and with `strict` where any tensor is left over;
     /// [`Shape`](crate::error::ErrorKind::Shape) where a module has other widths.
     pub fn report(&self, model: &[ModelModule], strict: bool) -> Result<Report> {
+        // Of a weight [in, out] a model's file alone does not say which is which.
+        self.fit(model, strict, self.config.fan_in_fan_out())
+    }
+
+    /// The same, where `turned` for a model whose widths may be the other way round.
+    pub(crate) fn fit(&self, model: &[ModelModule], strict: bool, turned: bool) -> Result<Report> {
         let mut report = Report::default();
+        let name = |i: usize| model[i].name.as_str();
+        let names = order(model.len(), &mut |i, j| name(i) < name(j));
         for (index, module) in self.modules.iter().enumerate() {
-            let Some(own) = model.iter().find(|own| own.name == module.name) else {
+            let Some(own) = find(&names, &name, &module.name).map(|i| &model[i]) else {
                 report.leftover.push(module.name.clone());
                 continue;
             };
             let embedding = module.kind == AdapterKind::Embedding;
             let (expected, got) = ([own.out_features, own.in_features], [module.out_features(), module.in_features()]);
-            // Of a weight [in, out] a model's file alone does not say which is which.
-            let turned = self.config.fan_in_fan_out() && [expected[1], expected[0]] == got;
+            let turned = turned && [expected[1], expected[0]] == got;
             if (expected != got && !turned) || embedding != (own.kind == ModuleKind::Embedding) {
                 let show = |embedding, shape: [usize; 2]| {
                     format!(
@@ -358,10 +372,10 @@ impl Adapter {
             report.matched.push(index);
         }
         for other in &self.others {
-            let name = name_in_model(&other.name);
-            let module = name.strip_suffix(".weight").or(name.strip_suffix(".bias"));
-            match model.iter().any(|own| Some(own.name.as_str()) == module) {
-                true => report.replaced.push(name),
+            let whole = name_in_model(&other.name);
+            let module = whole.strip_suffix(".weight").or(whole.strip_suffix(".bias"));
+            match module.is_some_and(|module| find(&names, &name, module).is_some()) {
+                true => report.replaced.push(whole),
                 false => report.leftover.push(other.name.clone()),
             }
         }
@@ -379,9 +393,10 @@ impl Adapter {
             return Err(Error::unmatched(text));
         }
         let targeted = self.config.resolve(model).unwrap_or_default();
-        let lacking = |name: &str| !self.modules.iter().any(|m| m.name == name);
+        let own = |i: usize| self.modules[i].name.as_str();
+        let owns = order(self.modules.len(), &mut |i, j| own(i) < own(j));
         let names = targeted.iter().map(|t| &model[t.module].name);
-        report.missing = names.filter(|name| lacking(name)).cloned().collect();
+        report.missing = names.filter(|name| find(&owns, &own, name).is_none()).cloned().collect();
         Ok(report)
     }
 
@@ -446,7 +461,10 @@ impl Adapter {
 
     /// [`Adapter::new`] on a configuration whose other fields stay.
     pub(crate) fn with_config(mut config: AdapterConfig, modules: Vec<AdapterModule>) -> Result<Adapter> {
-        for (i, module) in modules.iter().enumerate() {
+        if let Some(i) = twice(modules.len(), &|i| &modules[i].name) {
+            return Err(Error::file(&modules[i].name, "expected no name twice"));
+        }
+        for module in &modules {
             let whole = module.rank > 0 && module.a.len() % module.rank == 0 && module.b.len() % module.rank == 0;
             let rows = |values: &Option<Vec<f32>>| values.as_ref().is_none_or(|v| v.len() == module.out_features());
             if !whole
@@ -457,8 +475,8 @@ impl Adapter {
             {
                 return Err(Error::file(&module.name, "expected A [rank, in] and B [out, rank] of whole rows"));
             }
-            if module.name.is_empty() || modules[..i].iter().any(|other| other.name == module.name) {
-                return Err(Error::file(&module.name, "expected a name for each module, and no name twice"));
+            if module.name.is_empty() {
+                return Err(Error::file("a module", "expected a name"));
             }
             if !module.alpha.is_finite() {
                 return Err(Error::file(&module.name, "expected a finite alpha"));

@@ -4,17 +4,29 @@ use super::adapter::{Adapter, AdapterKind, AdapterModule, name_in_model};
 use super::config::InitLoraWeights;
 use super::linalg::{Matrix, add_scaled};
 use super::safetensors::{Dtype, SafetensorsFile, TensorInfo, from_f32, to_f32};
+use super::{find, order};
 use crate::error::{Error, Result};
+
+/// Bytes of an array in 32 bits of address space.
+const LARGEST: u64 = i32::MAX as u64;
 
 impl AdapterModule {
     /// `scaling·B·A [out_features, in_features]`, rounded once.
-    pub fn delta_weight(&self) -> Vec<f32> {
+    ///
+    /// # Errors
+    /// [`Limit`](crate::error::ErrorKind::Limit) above 2³¹ − 1 bytes, which a small file can ask for, or what the memory has.
+    pub fn delta_weight(&self) -> Result<Vec<f32>> {
+        let (rows, columns) = (self.out_features() as u64, self.in_features() as u64);
+        let bytes = rows.saturating_mul(columns).saturating_mul(4);
+        let mut out: Vec<f32> = Vec::new();
+        if bytes > LARGEST || out.try_reserve_exact(bytes as usize / 4).is_err() {
+            return Err(Error::limit(&self.name, bytes, LARGEST, "maxArraySize"));
+        }
         let a = Matrix::from_f32(self.rank, self.in_features(), &self.a);
-        let mut out = Vec::with_capacity(self.in_features() * self.out_features());
         for b in self.b.chunks(self.rank) {
             out.extend(self.delta_row(&a, b).iter().map(|v| *v as f32));
         }
-        out
+        Ok(out)
     }
 
     fn delta_row(&self, a: &Matrix, b: &[f32]) -> Vec<f64> {
@@ -64,13 +76,12 @@ impl Adapter {
         let mut names: Vec<String> = self.others.iter().map(|o| name_in_model(&o.name)).collect();
         for m in &self.modules {
             let bias = m.lora_bias.is_some().then(|| format!("{}.bias", m.name));
-            for name in [Some(format!("{}.weight", m.name)), bias].into_iter().flatten() {
-                if !names.contains(&name) {
-                    names.push(name);
-                }
-            }
+            names.extend([Some(format!("{}.weight", m.name)), bias].into_iter().flatten());
         }
-        names
+        let name = |i: usize| names[i].as_str();
+        let order = order(names.len(), &mut |i, j| name(i) < name(j));
+        let firsts = (0..names.len()).filter(|i| find(&order, &name, name(*i)) == Some(*i));
+        firsts.map(|i| names[i].clone()).collect()
     }
 
     /// A tensor of the model with the adapter in it, of the same type and shape, from its bytes; nothing for a tensor that the

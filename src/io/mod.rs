@@ -37,6 +37,12 @@ pub(crate) fn order(count: usize, less: &mut dyn FnMut(usize, usize) -> bool) ->
     now
 }
 
+/// The first of the texts that is `wanted`, by their sorted order.
+pub(crate) fn find<'a>(order: &[usize], text: &dyn Fn(usize) -> &'a str, wanted: &str) -> Option<usize> {
+    let at = order.partition_point(|i| text(*i) < wanted);
+    order.get(at).copied().filter(|i| text(*i) == wanted)
+}
+
 /// Two neighbours in a sorted order that are equal, as one of them.
 pub(crate) fn twice<'a>(count: usize, text: &dyn Fn(usize) -> &'a str) -> Option<usize> {
     let order = order(count, &mut |i, j| text(i) < text(j));

@@ -106,15 +106,12 @@ fn model_modules(json: &str) -> Result<Vec<ModelModule>> {
     Ok(found)
 }
 
-/// A file's header: `{tensors: [{name, dtype, shape, start, end}], modules: […], dataStart}`. `file_len` is infinite where it is
-/// not known.
+/// A file's header: `{tensors: [{name, dtype, shape, start, end}], modules: […]}`.
 #[wasm_bindgen(js_name = safetensorsHeader)]
 pub fn safetensors_header(file: &str, bytes: &[u8], file_len: f64) -> Result<String> {
     let header = Header::parse(file, bytes, file_len as u64)?;
     let mut out = Json::default();
     out.open('{');
-    out.key("dataStart");
-    out.number(header.data_start as f64);
     out.key("tensors");
     out.open('[');
     for t in &header.tensors {
@@ -302,16 +299,16 @@ impl RawPeft {
     }
 
     /// `part`: 0 A, 1 B, 2 magnitudes, 3 the bias of B, 4 scaling·B·A.
-    pub fn values(&self, module: usize, part: u32) -> Option<Float32Array> {
-        let m = self.0.modules.get(module)?;
+    pub fn values(&self, module: usize, part: u32) -> Result<Option<Float32Array>> {
+        let Some(m) = self.0.modules.get(module) else { return Ok(None) };
         let values = match part {
-            0 => &m.a,
-            1 => &m.b,
-            2 => m.magnitude.as_ref()?,
-            3 => m.lora_bias.as_ref()?,
-            _ => &m.delta_weight(),
+            0 => Some(&m.a),
+            1 => Some(&m.b),
+            2 => m.magnitude.as_ref(),
+            3 => m.lora_bias.as_ref(),
+            _ => Some(&m.delta_weight()?),
         };
-        Some(Float32Array::from(values.as_slice()))
+        Ok(values.map(|values| Float32Array::from(values.as_slice())))
     }
 
     /// The numbers of a tensor that is neither A nor B.

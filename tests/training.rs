@@ -461,6 +461,29 @@ async fn a_window_of_many_lengths_is_one_step() {
     assert!(many.iter().all(|b| *b != 0.125), "B has moved: {many:?}");
 }
 
+/// An evaluation between the micro-batches of a step and its update changes no bit of the step.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn an_evaluation_does_not_disturb_a_pending_step() {
+    let gpu = gpu().await;
+    let batch = Batch { x: &[0.5, 1.0, -1.0, 0.25], targets: Targets::Values(&[1.0, 0.0, -1.0]) };
+    let other = Batch { x: &[0.75; 8], targets: Targets::Values(&[1.0; 6]) };
+    let run = async |evaluate: bool| {
+        let (linear, trainer) = regression(&gpu);
+        let alone = trainer.evaluate(&other).await.unwrap();
+        let step = trainer.step(&[batch, batch]);
+        if evaluate {
+            assert_eq!(trainer.evaluate(&other).await.unwrap(), alone);
+        }
+        step.await.unwrap();
+        let record = trainer.records(0).await.unwrap()[0];
+        assert!(record.loss > 0.0 && alone > 0.0 && record.loss != alone);
+        let (a, b) = (linear.weight().a.read().await.unwrap(), linear.weight().b.read().await.unwrap());
+        [vec![record.loss, record.grad_norm], a, b].concat()
+    };
+    let (plain, disturbed) = (run(false).await, run(true).await);
+    assert!(bits(&disturbed) == bits(&plain), "other bits");
+}
+
 /// The first layer whose output is not finite, or the last whose gradient is not.
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn a_skipped_step_says_where_it_began() {

@@ -74,9 +74,11 @@ pub struct Optimizer {
     log: Tensor,
     /// `[2]`: sum of the loss and of what it counts since the last step. `[0, 1]` unless a trainer adds to it.
     totals: Tensor,
+    /// The same of an evaluation, which may come between a step's micro-batches and its update.
+    evaluation: Tensor,
     /// `[4]`: micro-batches done since the last step, and where something that is not finite began.
     window: Tensor,
-    /// Both of them.
+    /// All of them.
     sums: Tensor,
     /// The layers hold weak copies: a layer has one optimiser at a time.
     ownership: RefCell<Option<Rc<()>>>,
@@ -121,8 +123,9 @@ impl Optimizer {
             OptimizerKind::Sgd(_) => None,
         };
         let rows = bias_table(options.kind);
-        let (sums, parts) = Tensor::arena(gpu, "sums of a step", &[("totals", &[2]), ("window", &[WINDOW_LEN])])?;
-        let [totals, window] = [parts[0].clone(), parts[1].clone()];
+        let parts: [(&str, &[usize]); 3] = [("totals", &[2]), ("evaluation", &[2]), ("window", &[WINDOW_LEN])];
+        let (sums, parts) = Tensor::arena(gpu, "sums of a step", &parts)?;
+        let [totals, evaluation, window] = [0, 1, 2].map(|i| parts[i].clone());
         totals.write(&[0.0, 1.0])?;
         let lr = options.schedule.table(options.lr)?;
         let optimizer = Optimizer {
@@ -134,6 +137,7 @@ impl Optimizer {
             log: Tensor::zeros(gpu, "log", &[LOG_ROWS, 4])?,
             sums,
             totals,
+            evaluation,
             window,
             options,
             param,
@@ -159,7 +163,7 @@ impl Optimizer {
 
     /// Bytes that AdamW at a constant rate holds, however many parameters there are.
     pub(crate) fn fixed_bytes() -> u64 {
-        4 * (4 * LOG_ROWS + 2 * bias_rows(AdamW::default()) + STATE_LEN + 1 + 64 + WINDOW_LEN) as u64
+        4 * (4 * LOG_ROWS + 2 * bias_rows(AdamW::default()) + STATE_LEN + 1 + 2 * 64 + WINDOW_LEN) as u64
     }
 
     /// Records one update of all parameters from the gradients as they then are, divided by what the loss
@@ -217,6 +221,11 @@ impl Optimizer {
         &self.totals
     }
 
+    /// [`Self::totals`] for an evaluation.
+    pub(crate) fn evaluation(&self) -> &Tensor {
+        &self.evaluation
+    }
+
     /// Records zeros into [`Self::totals`] and the counts beside it.
     pub(crate) fn zero_sums(&self, rec: &Recording) -> Result<()> {
         rec.zero(&self.sums)
@@ -269,6 +278,7 @@ impl Optimizer {
             &self.bias,
             &self.log,
             &self.totals,
+            &self.evaluation,
             &self.window,
             &self.sums,
         ];

@@ -138,7 +138,7 @@ impl LanguageTrainer {
     pub fn evaluate(&self, batch: &TokenBatch) -> impl Future<Output = Result<(f32, f32)>> + use<> {
         let started = self.plan(batch).and_then(|plan| {
             plan.sequences.load(&self.model, &batch.input)?;
-            Ok((plan.evaluate.submit(), self.optimizer.totals().read()))
+            Ok((plan.evaluate.submit(), self.optimizer.evaluation().read()))
         });
         async move {
             let (submitted, totals) = started?;
@@ -185,9 +185,9 @@ impl LanguageTrainer {
         if model.loras().iter().any(drops) {
             self.optimizer.end_micro_batch(&micro_step)?;
         }
-        self.optimizer.zero_sums(&evaluate)?;
+        evaluate.zero(self.optimizer.evaluation())?;
         sequences.record_forward(&evaluate, model, None)?;
-        sequences.record_loss(&evaluate, model, totals)?;
+        sequences.record_loss(&evaluate, model, self.optimizer.evaluation())?;
         let plan = Rc::new(Plan { sequences, adapters, micro_step, evaluate });
         if plans.len() >= MAX_PLANS {
             plans.remove(0).sequences.destroy();

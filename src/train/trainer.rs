@@ -266,7 +266,7 @@ impl Trainer {
     /// The sum of the loss over what was loaded, and what it counts.
     pub(crate) fn evaluate_plan(&self, plan: &Plan) -> impl Future<Output = Result<(f32, f32)>> + use<> {
         let submitted = plan.evaluate.submit();
-        let totals = self.optimizer.totals().read();
+        let totals = self.optimizer.evaluation().read();
         async move {
             submitted.await?;
             let totals = totals.await?;
@@ -333,23 +333,24 @@ impl Trainer {
         };
         let activations = self.network.activations(gpu, &x)?;
         let training = self.optimizer.training_step(self.seed);
-        let forward = |rec: &Recording, step| {
+        let forward = |rec: &Recording, step, totals| {
             self.network.forward(rec, &activations, step)?;
             let (output, d_output) = (activations.output(), activations.d_output()?);
-            self.loss.record_sum(rec, output, &targets, d_output, self.optimizer.totals(), true)
+            self.loss.record_sum(rec, output, &targets, d_output, totals, true)
         };
+        let totals = self.optimizer.totals();
         let [micro_step, step, evaluate] = [(); 3].map(|()| Recording::new(gpu));
-        forward(&micro_step, Some(&training))?;
+        forward(&micro_step, Some(&training), totals)?;
         self.network.backward(&micro_step, &activations, &training)?;
         if self.network.layers().iter().flat_map(|layer| layer.active()).any(|adapter| adapter.dropout() > 0.0) {
             self.optimizer.end_micro_batch(&micro_step)?;
         }
         zero(&self.optimizer, &step)?;
-        forward(&step, Some(&training))?;
+        forward(&step, Some(&training), totals)?;
         self.network.backward(&step, &activations, &training)?;
         self.optimizer.step(&step)?;
-        self.optimizer.zero_sums(&evaluate)?;
-        forward(&evaluate, None)?;
+        evaluate.zero(self.optimizer.evaluation())?;
+        forward(&evaluate, None, self.optimizer.evaluation())?;
         let plan = Rc::new(Plan { tokens, adapters, x, targets, activations, micro_step, step, evaluate });
         if plans.len() >= MAX_PLANS {
             plans.remove(0).destroy();

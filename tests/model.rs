@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use common::files::{File, bytes, list};
 use common::{Rng, bits, gpu, refused, say};
-use lora_webgpu::io::Adapter;
 use lora_webgpu::io::safetensors::{Dtype, Header};
+use lora_webgpu::io::{Adapter, AdapterConfig, AdapterKind, AdapterModule, NewConfig};
 use lora_webgpu::kernels::nn::Gate;
 use lora_webgpu::{
     AdamW, CausalLM, Family, Generation, Gpu, Input, LanguageTrainer, LoraConfig, ModelConfig, ModelLoader,
@@ -503,7 +503,7 @@ fn an_unsupported_configuration_names_field_and_value() {
     for (fields, words) in unsupported {
         refused(words[0], ModelConfig::parse(&config_with(fields)), "unsupported", &words);
     }
-    let broken: [(&[Field], [&str; 2]); 9] = [
+    let broken: [(&[Field], [&str; 2]); 12] = [
         (&[("hidden_size", "null")], ["config.json", "hidden_size"]),
         (&[("hidden_size", "-64")], ["hidden_size", "-64"]),
         (&[("hidden_size", "\"64\"")], ["hidden_size", "64"]),
@@ -513,6 +513,9 @@ fn an_unsupported_configuration_names_field_and_value() {
         (&[("head_dim", "7")], ["head_dim", "7"]),
         (&[("rope_scaling", "{\"type\": \"linear\"}")], ["rope_scaling.factor", "above 0"]),
         (&[("rope_theta", "0")], ["rope_theta", "above 0"]),
+        (&[("rms_norm_eps", "-1e-5")], ["rms_norm_eps", "above 0"]),
+        (&[("rms_norm_eps", "0")], ["rms_norm_eps", "above 0"]),
+        (&[("rms_norm_eps", "1e999")], ["rms_norm_eps", "above 0"]),
     ];
     for (fields, words) in broken {
         refused(words[1], ModelConfig::parse(&config_with(fields)), "file", &words);
@@ -605,6 +608,92 @@ async fn a_loaded_adapter_is_saved_as_it_was() {
         }
         model.destroy();
     }
+}
+
+/// Whatever of a loaded adapter does not fit, the model is left as it was.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn an_adapter_that_does_not_fit_leaves_nothing() {
+    let gpu = gpu().await;
+    let model = random_model(&gpu, Family::Llama, true);
+    let before = gpu.memory();
+    let module = |name: &str, in_features: usize, out_features: usize| AdapterModule {
+        name: name.into(),
+        kind: AdapterKind::Linear,
+        rank: 2,
+        alpha: 2.0,
+        scaling: 1.0,
+        a: vec![1.0; 2 * in_features],
+        b: vec![1.0; 2 * out_features],
+        magnitude: None,
+        lora_bias: None,
+    };
+    let (q, up) = ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj");
+    let fitting = Adapter::new(vec![module(q, 36, 60), module(up, 36, 50)], None).unwrap();
+    let mut turned = Adapter::new(vec![module(q, 36, 60), module(up, 50, 36)], None).unwrap();
+    turned.config.set("fan_in_fan_out", "true").unwrap();
+    refused("turned", model.load_adapter(&turned), "shape", &[up, "[50, 36]", "[36, 50]"]);
+    let mut ragged = fitting.clone();
+    ragged.modules[1].a.push(1.0);
+    refused("a ragged A", model.load_adapter(&ragged), "shape", &["72", "73"]);
+    assert!(model.loras().is_empty());
+    assert_eq!(gpu.memory(), before, "what was allocated is freed");
+    assert_eq!(model.load_adapter(&fitting).unwrap().len(), 2);
+    model.destroy();
+}
+
+/// Sizes that no device has are refused before anything of them is made.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn sizes_beyond_the_device_are_refused() {
+    let gpu = gpu().await;
+    let config = random_model(&gpu, Family::Llama, true).config().clone();
+    let positions = (gpu.limits().max_buffer_size / 20 + 1) as usize; // tables of five floats each
+    let model = CausalLM::new(&gpu, ModelConfig { max_positions: positions, ..config }).unwrap();
+    let model = Rc::new(model);
+    let before = gpu.memory();
+    refused("positions", model.generate(&[1], positions - 1, &Sampling::default()), "limit", &["rope"]);
+    assert_eq!(gpu.memory(), before);
+    let targets = ["q_proj".to_string()];
+    let new = NewConfig { rank: 2, alpha: 2.0, target_modules: &targets, ranks: &[], alphas: &[], base_model: None };
+    let adapter = AdapterConfig::new(&new).unwrap();
+    for (batch, tokens) in [(0, 5), (1 << 20, 1025), (usize::MAX, 2)] {
+        let words = ["one token to 2^30", &format!("{batch}×{tokens}")];
+        refused("tokens", model.estimate(&adapter, batch, tokens, true), "invalid-argument", &words);
+    }
+    assert!(model.estimate(&adapter, 1 << 20, 1024, true).is_ok());
+    model.destroy();
+}
+
+/// An evaluation between a step's micro-batches and its update changes no bit of the step, and is right itself.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn an_evaluation_does_not_disturb_a_pending_step() {
+    let gpu = gpu().await;
+    let run = async |evaluate: bool| {
+        let model = random_model(&gpu, Family::Llama, true);
+        random_adapters(&model, true, 0.25);
+        let trainer = LanguageTrainer::new(&model, sgd(), SequencesOptions::default(), 3).unwrap();
+        let ids = random_ids(&mut Rng(8), 33);
+        let labels = shift_labels(11, &ids);
+        let input = Input { input_ids: &ids, labels: Some(&labels), ..Input::default() };
+        let batch = TokenBatch { batch: 3, input };
+        let alone = trainer.evaluate(&batch).await.unwrap();
+        let step = trainer.step(&[batch, batch]);
+        if evaluate {
+            assert_eq!(trainer.evaluate(&batch).await.unwrap(), alone);
+        }
+        step.await.unwrap();
+        let record = trainer.records(0).await.unwrap()[0];
+        assert!(record.loss.is_finite() && alone.1 == 30.0, "{record:?} {alone:?}");
+        let mut values = vec![vec![record.loss, record.grad_norm]];
+        for lora in model.loras() {
+            values.push(lora.weight().a.read().await.unwrap());
+            values.push(lora.weight().b.read().await.unwrap());
+        }
+        trainer.destroy();
+        model.destroy();
+        values.concat()
+    };
+    let (plain, disturbed) = (run(false).await, run(true).await);
+    assert!(bits(&disturbed) == bits(&plain), "other bits");
 }
 
 // ── generation ──

@@ -26,7 +26,7 @@ fn load(gpu: &Gpu, path: &str) -> Rc<CausalLM> {
     disk.read_exact(&mut start).unwrap();
     let header = GgufHeader::parse(path, &start, len).unwrap();
     let mut loader =
-        ModelLoader::new(gpu, ModelConfig::from_gguf(&header).unwrap(), gguf_sources(&header), Store::AsIs).unwrap();
+        ModelLoader::new(gpu, ModelConfig::from_gguf(&header).unwrap(), gguf_sources(0, &header), Store::AsIs).unwrap();
     for i in 0..loader.sources().len() {
         let range = loader.sources()[i].range.clone();
         disk.seek(SeekFrom::Start(range.start)).unwrap();

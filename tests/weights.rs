@@ -93,11 +93,11 @@ fn safetensors(tensors: &[Numbers], dtype: Dtype) -> Vec<u8> {
         .iter()
         .map(|(name, _, values)| from_f32(name, dtype, &mut values.iter().map(|v| f64::from(*v))).unwrap())
         .collect();
-    let entry = |((name, shape, _), data): (&'static Numbers, &'static Vec<u8>)| Entry { name, dtype, shape, data };
-    // The entries borrow for the length of this call only.
-    let (tensors, data): (&'static [Numbers], &'static [Vec<u8>]) =
-        (Box::leak(tensors.to_vec().into_boxed_slice()), Box::leak(data.into_boxed_slice()));
-    write(&tensors.iter().zip(data).map(entry).collect::<Vec<_>>(), &[])
+    let mut entries = Vec::new();
+    for ((name, shape, _), data) in tensors.iter().zip(&data) {
+        entries.push(Entry { name, dtype, shape, data });
+    }
+    write(&entries, &[])
 }
 
 /// Gives a loader all bytes of a file, in pieces of an odd size.
@@ -120,7 +120,7 @@ fn load_safetensors(gpu: &Gpu, config: &[u8], file: &[u8], store: Store) -> Resu
 
 fn load_gguf(gpu: &Gpu, file: &[u8], store: Store) -> Result<Rc<CausalLM>> {
     let header = GgufHeader::parse("model.gguf", file, file.len() as u64)?;
-    let mut loader = ModelLoader::new(gpu, ModelConfig::from_gguf(&header)?, gguf_sources(&header), store)?;
+    let mut loader = ModelLoader::new(gpu, ModelConfig::from_gguf(&header)?, gguf_sources(0, &header), store)?;
     fill(&mut loader, file)?;
     loader.finish().map(Rc::new)
 }
@@ -337,6 +337,28 @@ async fn a_gguf_file_is_the_model_it_was_made_of() {
     }
 }
 
+/// Each tensor says which of the files it is in.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn tensors_of_a_gguf_file_know_their_file() {
+    let golden = Golden::some().await.into_iter().find(|golden| golden.parsed().family == Family::Llama).unwrap();
+    let file = as_gguf(&golden, 8);
+    let header = GgufHeader::parse("model.gguf", &file, file.len() as u64).unwrap();
+    let mut config = ModelConfig::from_gguf(&header).unwrap();
+    config.tie_word_embeddings = false;
+    // The head beside it, in a file of safetensors.
+    let shape = [config.vocab_size, config.hidden_size];
+    let values = vec![0.0; shape[0] * shape[1]];
+    let head = safetensors(&[("lm_head.weight".into(), shape.to_vec(), values)], Dtype::F32);
+    let first = Header::parse("model.safetensors", &head, head.len() as u64).unwrap();
+    let mut sources = safetensors_sources(0, &first);
+    sources.extend(gguf_sources(1, &header).into_iter().filter(|source| source.name != "lm_head.weight"));
+    let loader = ModelLoader::new(&gpu().await, config, sources, Store::AsIs).unwrap();
+    assert!(loader.sources().len() > 5);
+    for source in loader.sources() {
+        assert_eq!(source.file, usize::from(source.name != "lm_head.weight"), "{}", source.name);
+    }
+}
+
 /// An adapter on a GGUF model is saved in Hugging Face's row order: by the same bits as it came.
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn an_adapter_on_a_gguf_model_keeps_its_rows() {
@@ -503,7 +525,7 @@ async fn broken_headers_are_refused() {
             broken[at] = broken[at].wrapping_add(1 + (number.to_bits() >> 5) as u8 % 255);
         }
         let loader = GgufHeader::parse("model", &broken, whole.len() as u64)
-            .and_then(|header| Ok((ModelConfig::from_gguf(&header)?, gguf_sources(&header))))
+            .and_then(|header| Ok((ModelConfig::from_gguf(&header)?, gguf_sources(0, &header))))
             .and_then(|(config, sources)| ModelLoader::new(&gpu, config, sources, Store::AsIs));
         refusals += usize::from(loader.is_err());
     }

@@ -52,7 +52,8 @@ impl CausalLM {
     /// As [`Adapter::report`], strictly, and as [`CausalLM::new_adapter`].
     pub fn load_adapter(&self, adapter: &Adapter) -> Result<Vec<Rc<LoraLinear>>> {
         check(&adapter.config)?;
-        adapter.report(&self.modules(), true)?;
+        // Here it is known which width is which.
+        adapter.fit(&self.modules(), true, false)?;
         if let Some(other) = adapter.others.first() {
             return Err(Error::unsupported(format!("an adapter that replaces the model's own `{}`", other.name)));
         }
@@ -66,16 +67,10 @@ impl CausalLM {
             })
             .collect();
         let loras = self.add_loras(&chosen)?;
-        for (lora, module) in loras.iter().zip(&adapter.modules) {
-            lora.weight().a.write(&module.a)?;
-            lora.weight().b.write(&module.b)?;
-            let own = lora.adapter(LoraLinear::DEFAULT)?;
-            if let (Some(own), Some(magnitude)) = (own.magnitude(), &module.magnitude) {
-                own.value.write(magnitude)?;
-            }
-            if let (Some(own), Some(bias)) = (own.lora_bias(), &module.lora_bias) {
-                own.value.write(bias)?;
-            }
+        let mut pairs = loras.iter().zip(&adapter.modules);
+        if let Err(error) = pairs.try_for_each(|(lora, module)| write(lora, module)) {
+            loras.iter().for_each(|lora| self.remove_lora(lora));
+            return Err(error);
         }
         Ok(loras)
     }
@@ -137,6 +132,20 @@ impl CausalLM {
             Ok(Adapter { config, modules, others: Vec::new(), notes: Vec::new(), metadata: Vec::new() })
         }
     }
+}
+
+/// A loaded adapter's numbers into a new one.
+fn write(lora: &LoraLinear, module: &AdapterModule) -> Result<()> {
+    lora.weight().a.write(&module.a)?;
+    lora.weight().b.write(&module.b)?;
+    let own = lora.adapter(LoraLinear::DEFAULT)?;
+    if let (Some(own), Some(magnitude)) = (own.magnitude(), &module.magnitude) {
+        own.value.write(magnitude)?;
+    }
+    if let (Some(own), Some(bias)) = (own.lora_bias(), &module.lora_bias) {
+        own.value.write(bias)?;
+    }
+    Ok(())
 }
 
 /// What of a configuration is not done.

@@ -1,7 +1,7 @@
 //! What a model is: the meaning of Hugging Face's `config.json`.
 
 use crate::error::{Error, Result};
-use crate::io::json::Reader;
+use crate::io::{json::Reader, twice};
 use crate::kernels::nn::{Gate, Heads};
 
 const FILE: &str = "config.json";
@@ -109,14 +109,13 @@ impl<'a> Fields<'a> {
         let mut fields: Vec<(String, &str)> = Vec::new();
         let mut reader = Reader::new(FILE, text)?;
         reader.object(&mut |reader, key| {
-            let value = reader.raw()?;
-            if fields.iter().any(|(other, _)| *other == key) {
-                return Err(Error::file(FILE, format!("two entries have the key `{key}`")));
-            }
-            fields.push((key, value));
+            fields.push((key, reader.raw()?));
             Ok(())
         })?;
         reader.end()?;
+        if let Some(i) = twice(fields.len(), &|i| &fields[i].0) {
+            return Err(Error::file(FILE, format!("two entries have the key `{}`", fields[i].0)));
+        }
         Ok(Fields(fields))
     }
 
@@ -150,6 +149,16 @@ impl<'a> Fields<'a> {
 
     fn number(&self, key: &str) -> Result<Option<f64>> {
         self.value(key, Reader::number)
+    }
+
+    /// A number above 0.
+    fn positive(&self, key: &str) -> Result<Option<f64>> {
+        match self.number(key)? {
+            Some(value) if !(value > 0.0 && value.is_finite()) => {
+                Err(Error::file(FILE, format!("`{key}`: expected a finite number above 0")))
+            }
+            value => Ok(value),
+        }
     }
 
     fn flag(&self, key: &str) -> Result<bool> {
@@ -268,7 +277,7 @@ impl ModelConfig {
             heads,
             kv_heads,
             head_dim,
-            rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(default.rms_norm_eps),
+            rms_norm_eps: fields.positive("rms_norm_eps")?.unwrap_or(default.rms_norm_eps),
             max_positions,
             rope_theta,
             rope_scaling,
@@ -431,10 +440,7 @@ fn rope(fields: &Fields, default_theta: f64) -> Result<(f64, RopeScaling)> {
         (None, text) => ("rope_scaling", text),
     };
     let settings = settings.map(|text| Fields::read(text.as_bytes())).transpose()?.unwrap_or(Fields(Vec::new()));
-    let theta = settings.number("rope_theta")?.or(fields.number("rope_theta")?).unwrap_or(default_theta);
-    if !(theta > 0.0 && theta.is_finite()) {
-        return Err(Error::file(FILE, "`rope_theta`: expected a finite number above 0"));
-    }
+    let theta = settings.positive("rope_theta")?.or(fields.positive("rope_theta")?).unwrap_or(default_theta);
     for fields in [fields, &settings] {
         if fields.number("partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
             return fields.refuse("partial_rotary_factor", "1 is");

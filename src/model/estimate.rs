@@ -41,9 +41,10 @@ impl CausalLM {
         checkpointing: bool,
     ) -> Result<Estimate> {
         let c = self.config();
-        let rows = batch.checked_mul(tokens).filter(|rows| (1..=1 << 30).contains(rows));
-        let rows =
-            rows.ok_or_else(|| Error::argument("batch", "at least one token", format!("{batch}×{tokens}")))? as u64;
+        let rows = (batch as u64).saturating_mul(tokens as u64);
+        if !(1..=1 << 30).contains(&rows) {
+            return Err(Error::argument("batch", "one token to 2^30 of them", format!("{batch}×{tokens}")));
+        }
         let [hidden, inner, q, kv] = [c.hidden_size, c.intermediate_size, c.q_width(), c.kv_width()].map(|n| n as u64);
         let (layers, if_sub, if_qk) = (c.layers as u64, u64::from(c.sub_norms()), u64::from(c.qk_norms()));
         let repeated = if checkpointing { 1 } else { layers };

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::io::gguf::{GgmlType, GgufHeader, model_tensor};
 use crate::io::safetensors::{Dtype, Header, to_f32};
-use crate::io::twice;
+use crate::io::{find, order, twice};
 use crate::nn::Norm;
 
 /// How weights are kept on the GPU. Norms and biases are f32 always.
@@ -68,7 +68,7 @@ pub fn safetensors_sources(file: usize, header: &Header) -> Vec<SourceTensor> {
 }
 
 /// The tensors of a GGUF file, by Hugging Face's names.
-pub fn gguf_sources(header: &GgufHeader) -> Vec<SourceTensor> {
+pub fn gguf_sources(file: usize, header: &GgufHeader) -> Vec<SourceTensor> {
     let llama = header.get("general.architecture").and_then(|value| value.as_str()) == Some("llama");
     let source = |tensor: &crate::io::gguf::GgufTensor| {
         let name = model_tensor(&tensor.name);
@@ -76,7 +76,7 @@ pub fn gguf_sources(header: &GgufHeader) -> Vec<SourceTensor> {
             paired: llama && (name.contains(".q_proj.") || name.contains(".k_proj.")),
             name,
             shape: tensor.shape.clone(),
-            file: 0,
+            file,
             range: tensor.range.clone(),
             type_name: tensor.kind.name(),
             elements: match tensor.kind {
@@ -115,6 +115,8 @@ pub struct ModelLoader {
     config: ModelConfig,
     store: Store,
     sources: Vec<SourceTensor>,
+    /// The sources by name.
+    order: Vec<usize>,
     parts: Vec<Part>,
 }
 
@@ -136,9 +138,10 @@ impl ModelLoader {
         if let Some(i) = twice(sources.len(), &|i| sources[i].name.as_str()) {
             return Err(Error::unmatched(format!("two of the files have the tensor `{}`", sources[i].name)));
         }
+        let order = order(sources.len(), &mut |i, j| sources[i].name < sources[j].name);
         let mut known = vec![false; sources.len()];
         config.each_tensor(&mut |name, shape| {
-            let Some(place) = sources.iter().position(|source| source.name == name) else {
+            let Some(place) = find(&order, &|i| &sources[i].name, name) else {
                 let text = format!("the files lack the tensor `{name}` that the configuration asks for");
                 return Err(Error::unmatched(text));
             };
@@ -176,7 +179,7 @@ impl ModelLoader {
             }
         }
         let parts = sources.iter().map(|_| Part::Nothing).collect();
-        Ok(ModelLoader { gpu: gpu.clone(), config, store, sources, parts })
+        Ok(ModelLoader { gpu: gpu.clone(), config, store, sources, order, parts })
     }
 
     /// What has to be written.
@@ -280,7 +283,7 @@ impl ModelLoader {
     }
 
     fn find(&self, name: &str) -> Result<usize> {
-        let place = self.sources.iter().position(|source| source.name == name);
+        let place = find(&self.order, &|i| &self.sources[i].name, name);
         place.ok_or_else(|| Error::unmatched(format!("the files lack the tensor `{name}`")))
     }
 

@@ -15,6 +15,9 @@ impl RopeTables {
     pub fn new(gpu: &Gpu, config: &ModelConfig, positions: usize) -> Result<RopeTables> {
         let frequencies = inverse_frequencies(config);
         let shape = [positions, frequencies.len()];
+        // The tensors first: they know the limits.
+        let zeros = |label| Tensor::zeros(gpu, label, &shape);
+        let tables = RopeTables { cos: zeros("rope cos")?, sin: zeros("rope sin")? };
         let [mut cos, mut sin] = [(); 2].map(|()| Vec::with_capacity(positions * frequencies.len()));
         for position in 0..positions {
             for frequency in &frequencies {
@@ -23,10 +26,9 @@ impl RopeTables {
                 sin.push(s as f32);
             }
         }
-        Ok(RopeTables {
-            cos: Tensor::from_slice(gpu, "rope cos", &shape, &cos)?,
-            sin: Tensor::from_slice(gpu, "rope sin", &shape, &sin)?,
-        })
+        tables.cos.write(&cos)?;
+        tables.sin.write(&sin)?;
+        Ok(tables)
     }
 
     /// Positions that there are rows for.

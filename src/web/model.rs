@@ -100,11 +100,6 @@ impl RawCausalLM {
         self.adapter.take();
     }
 
-    #[wasm_bindgen(js_name = hasAdapter)]
-    pub fn has_adapter(&self) -> bool {
-        self.adapter.borrow().is_some()
-    }
-
     #[wasm_bindgen(js_name = setEnabled)]
     pub fn set_enabled(&self, enabled: bool) {
         self.model.loras().iter().for_each(|lora| LoraLinear::set_enabled(lora, enabled));
@@ -196,7 +191,7 @@ impl RawModelLoader {
         let sources = if bytes.starts_with(b"GGUF") {
             let header = GgufHeader::parse(name, bytes, len as u64)?;
             *self.config.borrow_mut() = Some(ModelConfig::from_gguf(&header)?);
-            gguf_sources(&header)
+            gguf_sources(number, &header)
         } else {
             safetensors_sources(number, &Header::parse(name, bytes, len as u64)?)
         };

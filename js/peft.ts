@@ -139,7 +139,6 @@ async function peftFiles(source: unknown): Promise<[config: Uint8Array, weights:
 }
 
 interface Header {
-  dataStart: number;
   tensors: { name: string; dtype: string; shape: number[]; start: number; end: number }[];
   modules: ModelModule[];
 }

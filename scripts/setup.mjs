@@ -4,7 +4,7 @@ import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, cpSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
-import { cacheDir, capture, chrome, chromedriver, debianOnly, debianRust, lavapipe, locked, long, main, pathRust, root, rust, say, seconds, softwareVulkan, stop, target, tool, toolDir, which, windows } from "./lib.mjs";
+import { cacheDir, capture, chrome, chromedriver, debianOnly, debianRust, lavapipe, locked, long, main, must, pathRust, root, rust, say, seconds, softwareVulkan, stop, target, tool, toolDir, which, windows } from "./lib.mjs";
 
 const WASM_PACK = "0.15.1";
 
@@ -140,6 +140,14 @@ async function forTest() {
   if (browser && driver && browser !== driver) // Chrome on Windows does not tell its version
     stop(`Browser and driver disagree: ${chrome()} is version ${browser}, ${chromedriver()} is version ${driver}. Set CHROME and CHROMEDRIVER to a matching pair${which("apt-get") ? ", or take Debian's." : "."}`, which("apt-get") && "apt-get install --only-upgrade chromium chromium-driver");
   if (!driver) stop(`${chromedriver()} does not answer --version; set CHROMEDRIVER to a working ChromeDriver.`);
+}
+
+// rustfmt and clippy of the same compiler. What is still missing then, the section `lint` fails on.
+export async function lintTools(pair) {
+  if (["fmt", "clippy"].every((name) => capture(pair.cargo, [name, "--version"], pair.env))) return;
+  if (pair.name === "Debian") await apt("formatting and lints", "rustfmt-web", "rust-web-clippy");
+  else if (which("rustup")) await must("rustup", ["component", "add", "rustfmt", "clippy"]);
+  else stop("rustfmt and clippy are missing, and there is no rustup to add them.", other("brew install rustup", "winget install Rustlang.Rustup", "apt-get install rustfmt-web rust-web-clippy"));
 }
 
 // The folder that wasm-pack is in; built only for whoever asks for it.

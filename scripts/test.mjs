@@ -1,13 +1,14 @@
-// npm test: set-up, then the sections native, browser, e2e and packages. One section alone: node scripts/test.mjs NAME [its own arguments].
+// npm test: set-up, then the sections lint, native, browser, e2e and packages. One section alone: node scripts/test.mjs NAME [its own arguments].
 import { copyFileSync, existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { delimiter, dirname, join, resolve } from "node:path";
 import { build } from "./build.mjs";
 import { listing, writeIndex } from "./golden-index.mjs";
+import { lint } from "./lint.mjs";
 import { Stop, budgets, cacheDir, chrome, chromedriver, locked, main, must, root, run, rust, say, softwareVulkan, stop, target, tool, toolDir, which } from "./lib.mjs";
 import { setup, wasmPack } from "./setup.mjs";
 
-const ALL = ["native", "browser", "e2e", "packages"];
+const ALL = ["lint", "native", "browser", "e2e", "packages"];
 const cargoKey = (name) => `CARGO_TARGET_${target.toUpperCase().replaceAll("-", "_")}_${name}`;
 
 // The golden numbers of LORA_GOLDEN, as the user's shell sees the path.
@@ -91,6 +92,7 @@ async function smollm2() {
 }
 
 const sections = {
+  lint,
   native,
   golden: (...args) => native("golden", ...args),
   browser(...args) {

@@ -6,7 +6,6 @@ import { $, calm, complain, download, setState as setPageState, showDevice, show
 import { model as text, site } from "./text.js";
 import { unzip, zip } from "./zip.js";
 
-
 const PROMPTS = { "chat.jsonl": "Question: What should I do on a rainy day?\n\nAnswer:" };
 const base = new URL("./", location.href).href;
 

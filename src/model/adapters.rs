@@ -152,7 +152,7 @@ fn write(lora: &LoraLinear, module: &AdapterModule) -> Result<()> {
 fn check(config: &AdapterConfig) -> Result<()> {
     let refuse = |what: String| Err(Error::unsupported(format!("adapter_config.json: {what}")));
     if let Some(what) = config.unsupported() {
-        return refuse(what.into());
+        return refuse(what);
     }
     if config.bias() != "none" {
         return refuse(format!("bias: {:?} on a language model; \"none\" is", config.bias()));

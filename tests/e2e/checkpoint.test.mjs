@@ -27,7 +27,7 @@ async function open() {
   page.setDefaultTimeout(60_000);
   await page.goto(`${server.url}tests/e2e/blank.html`);
   await page.evaluate(async (tools) => {
-    (0, eval)(tools);
+    (0, eval)(tools); // oxlint-disable-line no-eval
     globalThis.L = await import("/dist/index.js");
     globalThis.inWorker = (work, data) => new Promise((done, fail) => {
       const source = `const L = await import("${location.origin}/dist/index.js");

@@ -100,7 +100,7 @@ inPage("an adapter is trained, saved and loaded, and on, off and on again", asyn
   trainer.dispose();
   model.dispose();
   fresh.dispose();
-  return { before, after, records, adapted, base, again, loaded, same, second, config: JSON.parse(saved.config), expected: [...examples[1].inputIds.slice(3, 7)] };
+  return { before, after, records, adapted, base, again, loaded, same, second, config: JSON.parse(saved.config), expected: Array.from(examples[1].inputIds.slice(3, 7)) };
 }, undefined, ({ before, after, records, adapted, base, again, loaded, same, second, config, expected }) => {
   assert.equal(records.length, 30);
   assert.ok(records.every((record, i) => record.step === i + 1 && !record.skipped && record.gradNorm > 0));

@@ -1,7 +1,7 @@
 // Adapter files as JavaScript has them: in Node, without a GPU, and by the command; in a page with layers that are trained.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, dirname, join, relative, resolve } from "node:path";
 import { after, before, test } from "node:test";
@@ -301,7 +301,7 @@ test("GGUF, Kohya's, MLX's and the seed's forms are written and read, and what t
 
 test("files that contradict themselves are errors that name the thing, or notes", async () => {
   const config = { peft_type: "LORA", r: 2, lora_alpha: 4, target_modules: ["fc"] };
-  const A = "base_model.model.fc.lora_A.weight", B = "base_model.model.fc.lora_B.weight", ones = (n) => new Array(n).fill(1);
+  const A = "base_model.model.fc.lora_A.weight", B = "base_model.model.fc.lora_B.weight", ones = (n) => Array.from({ length: n }, () => 1);
   const good = { [A]: [[2, 3], ones(6)], [B]: [[4, 2], ones(8)] };
   const weights = container(good);
   const { modules: [fc], parameters } = await loadPeft({ config, weights });
@@ -312,7 +312,7 @@ test("files that contradict themselves are errors that name the thing, or notes"
   const broken = {
     nothing: new Uint8Array(), "a cut": weights.subarray(0, -1), "half": weights.subarray(0, 60), "a longer file": Uint8Array.from([...weights, 0]),
     "a header of terabytes": header("{}", 1e13), "a tensor of terabytes": one([1e12], 0, 4e12), "a shape beyond counting": one([4294967296, 4294967296, 16], 0, 8),
-    "an overlap": header(JSON.stringify({ [A]: { dtype: "F32", shape: [1], data_offsets: [0, 4] }, [B]: { dtype: "F32", shape: [1], data_offsets: [2, 6] } }) ),
+    "an overlap": header(JSON.stringify({ [A]: { dtype: "F32", shape: [1], data_offsets: [0, 4] }, [B]: { dtype: "F32", shape: [1], data_offsets: [2, 6] } })),
     "equal keys": header(`{"${A}":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"${A}":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}`),
     "no JSON": header("{]"), "no tensors": container({}), "A alone": container({ [A]: good[A] }), "two ranks": container({ ...good, [B]: [[4, 3], ones(12)] }),
     "no adapter": container({ "fc.weight": [[1], [1]] }),
@@ -333,7 +333,7 @@ test("files that contradict themselves are errors that name the thing, or notes"
   }
   const { notes } = await loadPeft({ config: { ...config, r: 7 }, weights });
   assert.ok(notes.some((note) => note.includes("r is 7")), notes.join());
-  const odd = await loadPeft({ config: { ...config, a_field: { of: ["tomorrow", 1e400, "é\u2028"] } }, weights });
+  const odd = await loadPeft({ config: { ...config, a_field: { of: ["tomorrow", Infinity, "é\u2028"] } }, weights });
   assert.deepEqual(JSON.parse(odd.files().config).a_field, { of: ["tomorrow", null, "é\u2028"] });
 
   const layer = { name: "fc", rank: 2, a: new Float32Array(6), b: new Float32Array(8) };

@@ -84,8 +84,10 @@ inPage("from the Hub, whole, in shards and as GGUF; the second time from this ma
   const files = new Set();
   let [downloaded, whole] = [0, 0];
   const onProgress = ({ loaded, total, file, tensor }) => {
-    if (file) { files.add(file); downloaded = loaded; whole = total; }
-    else if (!tensor) throw new Error("neither file nor tensor");
+    if (file) {
+      files.add(file);
+      [downloaded, whole] = [loaded, total];
+    } else if (!tensor) throw new Error("neither file nor tensor");
   };
   const results = {};
   for (const [hub, more] of [["tiny/one"], ["tiny/sharded"], ["tiny/gguf", { gguf: "model.gguf" }]]) {

@@ -98,7 +98,7 @@ export async function lint() {
     rustfmt: () => cargo(["fmt", "--check"]),
     "clippy, natively": () => clippy("--lib", "--tests", "--benches"),
     "clippy, wasm32": () => clippy("--lib", "--target", target),
-    "cargo doc": () => cargo(["doc", "--locked", "--no-deps"], { RUSTDOCFLAGS: "-D warnings" }),
+    "cargo doc": () => cargo(["rustdoc", "--locked", "--lib", "--target", target, "--", "-D", "warnings"]), // shares clippy's work
     "cargo package": () => cargo(["package", "--locked", "--no-verify", "--allow-dirty"]),
     "JavaScript and TypeScript": () => quietly(process.execPath, [join(root, "node_modules/oxlint/bin/oxlint"), "--deny-warnings"]),
     "WGSL's and licences' rules": rules,

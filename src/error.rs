@@ -234,5 +234,5 @@ pub(crate) fn show_number(value: f64) -> String {
     value.to_string()
 }
 
-/// `Result` with this crate's [`enum@Error`].
+/// `Result` with this crate's [`struct@Error`].
 pub type Result<T> = std::result::Result<T, Error>;

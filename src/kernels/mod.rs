@@ -54,16 +54,6 @@ const fn strip<const LEN: usize>(text: &str) -> ([u8; LEN], usize) {
     (out, len)
 }
 
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn what_a_page_downloads_is_the_shader_without_comments_and_indentation() {
-        const TEXT: &str = "// a\n\nlet x = a / b; // c // d\n    let y = 1;\n\n}\n";
-        const LEN: usize = super::strip::<0>(TEXT).1;
-        assert_eq!(std::str::from_utf8(&super::strip::<LEN>(TEXT).0).unwrap(), "let x = a / b; \nlet y = 1;\n}\n");
-    }
-}
-
 /// Every kernel of the package.
 pub fn all() -> impl Iterator<Item = &'static Kernel> {
     ONE_BY_ONE.iter().copied().chain(base::products())
@@ -126,3 +116,13 @@ static ONE_BY_ONE: &[&Kernel] = &[
     &optim::sgd::KERNEL,
     &optim::sgd_momentum::KERNEL,
 ];
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_a_page_downloads_is_the_shader_without_comments_and_indentation() {
+        const TEXT: &str = "// a\n\nlet x = a / b; // c // d\n    let y = 1;\n\n}\n";
+        const LEN: usize = super::strip::<0>(TEXT).1;
+        assert_eq!(std::str::from_utf8(&super::strip::<LEN>(TEXT).0).unwrap(), "let x = a / b; \nlet y = 1;\n}\n");
+    }
+}

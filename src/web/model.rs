@@ -107,8 +107,8 @@ impl RawCausalLM {
 
     #[wasm_bindgen(js_name = setScale)]
     pub fn set_scale(&self, scale: f32) -> Result<()> {
-        let adapters = self.model.loras().into_iter().flat_map(|lora| lora.adapters());
-        Ok(adapters.map(|adapter| adapter.set_scale(scale)).collect::<crate::Result<()>>()?)
+        let mut adapters = self.model.loras().into_iter().flat_map(|lora| lora.adapters());
+        Ok(adapters.try_for_each(|adapter| adapter.set_scale(scale))?)
     }
 
     /// Logits `[batch·tokens, vocabulary]`.

@@ -831,11 +831,7 @@ async fn many_modules_are_put_together() {
     assert_eq!(merged.len(), 2 * count);
     assert!(Adapter::new(adapter.modules, None).is_ok());
     #[cfg(not(target_arch = "wasm32"))]
-    {
-        let took = start.elapsed();
-        say(&format!("{count} modules in {took:?}"));
-        assert!(took.as_secs() < 15, "{took:?}");
-    }
+    say(&format!("{count} modules in {:?}", start.elapsed()));
 }
 
 #[wasm_bindgen_test(unsupported = pollster::test)]

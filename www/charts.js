@@ -43,6 +43,8 @@ export class Chart {
       series: [{}, ...series.map(({ colour, dash, points = false }) => ({ stroke: css(colour), width: dash ? 1.25 : 2, dash, points: { show: points, fill: css(colour), size: 6 }, spanGaps: true }))],
     }, this.#columns, element);
     new ResizeObserver(() => this.#plot.setSize({ width: element.clientWidth, height: element.clientHeight })).observe(element);
+    // Its colours are those of the theme.
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#plot.redraw());
   }
 
   /** Adds a point to every series; null is none; what is not positive has no place on a logarithmic scale. */

@@ -1,11 +1,14 @@
 // The language model: everything that computes. The page sends `{ kind, id, … }` and gets `{ kind: "answer", id, … }` for each,
 // besides what this worker tells by itself.
 import { Tokenizer } from "@huggingface/tokenizers";
-import { adamw, CausalLM, Checkpoints, chunkTokens, Gpu, LanguageTrainer, linearSchedule, parseJsonl, tokenizeExamples } from "lora-webgpu";
+import {
+  adamw, CausalLM, Checkpoints, chunkTokens, Gpu, importAdapter, LanguageTrainer, linearSchedule, loadPeft, merge, parseJsonl, readGguf, tokenizeExamples,
+} from "lora-webgpu";
 
 const tell = (kind, data) => postMessage({ kind, ...data });
 
-let gpu, model, tokenizer, trainer, run, training; // training: { settings, text, name, step, losses, samples, … }
+let gpu, model, language, trainer, run, training; // training: { settings, text, name, step, losses, samples, … }
+let source; // of the model: { config, weights, own }, own being { name, fingerprint } of a visitor's
 let adapter = false; // whether there is one on the model
 
 // ── The model ──
@@ -25,45 +28,131 @@ async function fetched(url, onProgress) {
 
 /** The base model of the site, from below `base`. */
 async function load({ base }) {
-  gpu = await Gpu.request();
-  gpu.lost.then(({ message }) => tell("lost", { message }));
-  tell("device", { info: gpu.info });
+  if (!gpu) {
+    gpu = await Gpu.request();
+    gpu.lost.then(({ message }) => tell("lost", { message }));
+    tell("device", { info: gpu.info });
+  }
   const get = (name, onProgress) => fetched(new URL(`model/${name}`, base), onProgress);
   const json = async (name) => JSON.parse(await (await get(name)).text());
   const [config, tokens, tokensConfig, weights] = await Promise.all([
     json("config.json"), json("tokenizer.json"), json("tokenizer_config.json"),
     get("model.safetensors", (loaded, total) => tell("loading", { loaded, total })),
   ]);
-  tokenizer = new Tokenizer(tokens, tokensConfig);
-  model = await CausalLM.load(gpu, { config, weights, dtype: "f32" }); // small as it is, and faster so
-  return { modules: model.modules, maxPositions: model.maxPositions, bytes: weights.size };
+  const next = await CausalLM.load(gpu, { config, weights, dtype: "f32" }); // small as it is, and faster so
+  const words = languageOf(tokens, tokensConfig, next, tokensConfig.chat_template);
+  words.start = [words.end]; // <|endoftext|> begins and ends every document
+  return take(next, words, { config, weights: [weights] });
+}
+
+/** A loaded model in place of the one that is there. */
+async function take(next, words, from) {
+  await run?.close();
+  run = training = undefined;
+  forget();
+  model?.dispose();
+  [model, language, source] = [next, words, from];
+  const { modules, layers, maxPositions, bytes } = model;
+  return { modules, layers, maxPositions, bytes, merges: source.weights.length > 0, fingerprint: source.own?.fingerprint };
+}
+
+/** What a folder's files, or one GGUF file, say of a model before its weights are read. */
+async function describe(files) {
+  const get = (name) => files.find((file) => file.name === name);
+  const json = async (name) => {
+    try {
+      return JSON.parse((await get(name)?.text()) ?? "null");
+    } catch {
+      throw problem("bad-json", { what: name });
+    }
+  };
+  const gguf = files.find(({ name }) => /\.gguf$/i.test(name));
+  if (gguf && !get("config.json")) {
+    const { metadata, tokenizer, tokenizerConfig } = await readGguf(gguf);
+    const architecture = metadata.get("general.architecture"), own = (key) => metadata.get(`${architecture}.attention.${key}`);
+    // As much of a config.json as an adapter for llama.cpp needs.
+    const config = { model_type: /^bitnet/.test(architecture) ? "bitnet" : architecture, num_attention_heads: own("head_count"), num_key_value_heads: own("head_count_kv") ?? null };
+    return { from: { gguf }, parts: [gguf], config, weights: [], tokenizer, tokenizerConfig, template: tokenizerConfig.chat_template };
+  }
+  for (const name of ["config.json", "tokenizer.json"]) if (!get(name)) throw problem("no-file", { what: name });
+  const [config, tokenizer, tokenizerConfig, index] = await Promise.all(["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"].map(json));
+  const names = get("model.safetensors") || !index?.weight_map ? ["model.safetensors"] : [...new Set(Object.values(index.weight_map))];
+  const weights = names.map(get).filter(Boolean); // what is missing, the loading tells
+  const template = (await get("chat_template.jinja")?.text()) ?? tokenizerConfig?.chat_template;
+  return { from: { folder: files }, parts: [get("config.json"), ...weights], config, weights, tokenizer, tokenizerConfig: tokenizerConfig ?? {}, template };
+}
+
+/** Tells whether files are those of a saved run: of names, sizes, and the first and last mebibyte. */
+async function fingerprint(files) {
+  const parts = files.flatMap((file) => [`${file.name} ${file.size}\n`, file.slice(0, 1 << 20), file.slice(-(1 << 20))]);
+  const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", await new Blob(parts).arrayBuffer()));
+  return Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** A visitor's model in place of the one that is there, which stays where the files are not right. */
+async function open({ files, name, dtype }) {
+  const { from, parts, config, weights, tokenizer, tokenizerConfig, template } = await describe(files);
+  const next = await CausalLM.load(gpu, { ...from, dtype, onProgress: ({ loaded, total }) => tell("loading", { loaded, total }) });
+  try {
+    const words = languageOf(tokenizer, tokenizerConfig, next, template, config);
+    return await take(next, words, { config, weights, own: { name, fingerprint: await fingerprint(parts) } });
+  } catch (error) {
+    next.dispose();
+    throw error;
+  }
 }
 
 // ── Texts ──
 
-const END = 0; // <|endoftext|>, which begins and ends every document
-const encode = (text) => (text ? tokenizer.encode(text, { add_special_tokens: false }).ids : []);
-const decode = (ids) => (ids.length ? tokenizer.decode(ids, { skip_special_tokens: true }) : ""); // the library refuses none
+/** How chats are written, by a token of the model's own template; else as questions and answers. */
+const CHATS = {
+  "<|im_start|>": [(role, content) => `<|im_start|>${role}\n${content}<|im_end|>\n`, "<|im_start|>assistant\n"],
+  "<|start_header_id|>": [(role, content) => `<|start_header_id|>${role}<|end_header_id|>\n\n${content}<|eot_id|>`, "<|start_header_id|>assistant<|end_header_id|>\n\n"],
+};
 
-/** As the model's template in tokenizer_config.json. */
-const chatTemplate = (messages, addGenerationPrompt) => messages.map(({ role, content }) => (
-  role === "user" ? `Question: ${content}\n\n` : role === "assistant" ? `Answer: ${content}<|endoftext|>` : `${content}\n\n`
-)).join("") + (addGenerationPrompt ? "Answer:" : "");
+/** A model's way with texts: `encode`, `decode`, the tokens that begin and end them, and how chats are written. */
+function languageOf(json, tokenizerConfig, { eosTokenIds }, template, config = {}) {
+  let tokenizer;
+  try {
+    tokenizer = new Tokenizer(json, tokenizerConfig);
+    tokenizer.encode("a");
+  } catch (error) {
+    throw problem("bad-tokenizer", { what: error.message });
+  }
+  const id = (token) => (token == null ? undefined : tokenizer.token_to_id(token.content ?? token));
+  const bos = id(tokenizerConfig.bos_token) ?? config.bos_token_id, end = id(tokenizerConfig.eos_token) ?? eosTokenIds[0];
+  const closing = end === undefined ? "" : tokenizer.id_to_token(end) ?? "";
+  const answers = [(role, content) => (role === "user" ? `Question: ${content}\n\n` : role === "assistant" ? `Answer: ${content}${closing}` : `${content}\n\n`), "Answer:"];
+  const [message, reply] = CHATS[Object.keys(CHATS).find((token) => JSON.stringify(template ?? "").includes(token))] ?? answers;
+  return {
+    encode: (text) => (text ? tokenizer.encode(text, { add_special_tokens: false }).ids : []),
+    decode: (ids) => (ids.length ? tokenizer.decode(ids, { skip_special_tokens: true }) : ""), // the library refuses none
+    start: bos !== undefined && tokenizer.encode("a").ids[0] === bos ? [bos] : [],
+    end,
+    first: bos ?? end ?? 0, // where there is nothing else to go on after
+    stops: [...new Set([...eosTokenIds, ...(end === undefined ? [] : [end])])],
+    chatTemplate: (messages, addGenerationPrompt) => messages.map(({ role, content }) => message(role, content)).join("") + (addGenerationPrompt ? reply : ""),
+  };
+}
 
-const problem = (code, line) => Object.assign(new Error(), { code, line });
+const problem = (code, more) => Object.assign(new Error(), { code, ...more });
 
-/** A text's examples: of JSON lines each its own, else pieces of `length` tokens. The last tenth is held out. */
+/** A text's examples: of JSON lines each its own, else pieces of `length` tokens. The last tenth is held out. `notes` say what was lost. */
 function prepare(text, length) {
   if (!text.trim()) throw problem("empty-text");
   let examples, notes = {};
   if (/^\s*\{/.test(text)) {
     const { examples: parsed, errors } = parseJsonl(text);
-    if (!parsed.length) throw problem("bad-lines", errors[0]);
-    const tokenized = tokenizeExamples(parsed, { encode, maxTokens: length, bosTokenId: END, eosTokenId: END, chatTemplate });
+    if (!parsed.length) throw problem("bad-lines", { line: errors[0] });
+    const { encode, chatTemplate, start, end } = language;
+    const tokenized = tokenizeExamples(parsed, { encode, maxTokens: length, bosTokenId: start[0], eosTokenId: end, chatTemplate });
+    const { truncated, tokensDropped, dropped } = tokenized;
     examples = tokenized.examples;
-    notes = { badLines: errors.length, firstBad: errors[0], truncated: tokenized.truncated };
+    notes = { badLines: errors.length, firstBad: errors[0], truncated, tokensDropped, dropped: dropped.length, length };
+    if (!examples.length) throw problem("all-dropped", { what: length });
   } else {
-    examples = chunkTokens([END, ...encode(text), END], { length });
+    const { encode, start, end } = language;
+    examples = chunkTokens([...start, ...encode(text), ...(end === undefined ? [] : [end])], { length });
   }
   if (!examples.length) throw problem("empty-text");
   const kept = examples.length >= 10 ? examples.slice(-Math.max(1, Math.min(4, Math.floor(examples.length / 10)))) : [];
@@ -74,10 +163,11 @@ function prepare(text, length) {
 
 /** The model's continuation; `onText` hears of it as it grows. */
 async function write(prompt, { enabled, maxTokens, temperature, seed, onText }) {
-  const ids = [];
+  const ids = [], { encode, decode, start, first, stops } = language;
+  const before = [...start, ...encode(prompt)];
   model.adapterEnabled = enabled;
   try {
-    for await (const id of model.generate([END, ...encode(prompt)], { maxTokens, temperature, topP: 0.95, seed, stopTokenIds: [END] })) {
+    for await (const id of model.generate(before.length ? before : [first], { maxTokens, temperature, topP: 0.95, seed, stopTokenIds: stops })) {
       ids.push(id);
       onText?.(decode(ids));
       if (stopWriting) break;
@@ -85,7 +175,7 @@ async function write(prompt, { enabled, maxTokens, temperature, seed, onText }) 
   } finally {
     model.adapterEnabled = true;
   }
-  return decode(ids);
+  return language.decode(ids);
 }
 
 let stopWriting = false;
@@ -151,7 +241,7 @@ async function begin({ text, name, settings }) {
   run = undefined;
   forget();
   makeTrainer(settings);
-  training = { text, name, settings, step: 0, seconds: 0, losses: [], samples: [], examples, kept };
+  training = { text, name, settings, model: source.own, step: 0, seconds: 0, losses: [], samples: [], examples, kept };
   run = await Checkpoints.open(name).catch((error) => void tell("unsaved", { message: error.message }));
   go();
   return { notes, examples: examples.length, held: kept.length };
@@ -162,7 +252,12 @@ async function resume({ name }) {
   await run?.close();
   run = await Checkpoints.open(name);
   const found = await run.restore(state);
-  if (!found) throw problem("nothing-saved");
+  const { model: its } = (found && state.facts) || {};
+  if (!found || its?.fingerprint !== source.own?.fingerprint) {
+    await run.close();
+    run = undefined;
+    throw found ? problem("other-model", { what: its?.name, fingerprint: its?.fingerprint }) : problem("nothing-saved");
+  }
   forget();
   training = { ...state.facts, ...prepare(state.facts.text, state.facts.settings.length) };
   makeTrainer(training.settings);
@@ -225,6 +320,7 @@ async function pause() {
 
 const commands = {
   load,
+  open,
   compare,
   begin,
   resume,
@@ -236,11 +332,35 @@ const commands = {
   async save() { if (training && run) await keep(); },
   async runs() { return { runs: await Checkpoints.list() }; },
   async deleteRun({ name }) { await Checkpoints.delete(name); },
-  adapter: async () => ({ files: await model.saveAdapter() }),
-  async loadAdapter({ config, weights }) {
+  /** Of a text, before it is learned: how many examples, and what is lost of it. */
+  look({ text, length }) {
+    const { examples, kept, notes } = prepare(text, length);
+    return { notes, examples: examples.length + kept.length };
+  },
+  estimate: ({ rank, alpha, modules, batchSize, length }) =>
+    model.estimate({ rank, alpha, targetModules: MODULES[modules], batch: batchSize, tokens: Math.min(length, model.maxPositions) }),
+  /** The adapter's files by name, as PEFT's or llama.cpp's, or the model's with the adapter in them. */
+  async adapter({ as }) {
+    const { config, weights } = await model.saveAdapter();
+    if (as === "peft") return { files: { "adapter_config.json": new TextEncoder().encode(config), "adapter_model.safetensors": weights } };
+    const saved = await loadPeft({ config: JSON.parse(config), weights });
+    if (as === "gguf") return { files: { "adapter.gguf": await saved.toGguf({ modelConfig: source.config }) } };
+    const merged = await merge({ adapter: saved, model: source.weights });
+    return { files: Object.fromEntries(source.weights.map(({ name = "model.safetensors" }, i) => [name, merged[i]])) };
+  },
+  /** PEFT's files, or llama.cpp's; an adapter that does not fit leaves the one that was there. */
+  async loadAdapter({ config, weights, gguf }) {
+    if (gguf) ({ config, weights } = (await importAdapter({ format: "gguf", file: gguf, modelConfig: source.config })).files());
+    const old = adapter ? await model.saveAdapter() : undefined;
     forget();
     training = undefined;
-    await model.loadAdapter({ config, weights });
+    try {
+      await model.loadAdapter({ config, weights });
+    } catch (error) {
+      if (old) await model.loadAdapter(old);
+      adapter = Boolean(old);
+      throw error;
+    }
     adapter = true;
     return {};
   },
@@ -250,7 +370,7 @@ const commands = {
 // One after the other, but for what ends something.
 let turn = Promise.resolve();
 onmessage = ({ data: { kind, id, ...data } }) => {
-  const work = () => Promise.resolve(commands[kind](data)).then((answer) => tell("answer", { id, answer }), ({ message, code, line }) => tell("answer", { id, error: { message, code, line } }));
+  const work = () => Promise.resolve(data).then(commands[kind]).then((answer) => tell("answer", { id, answer }), ({ message, code, line, what, fingerprint }) => tell("answer", { id, error: { message, code, line, what, fingerprint } }));
   if (["pause", "stop", "stopWriting"].includes(kind)) work();
   else turn = turn.then(work);
 };

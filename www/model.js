@@ -1,6 +1,7 @@
 // The language model's page; the work is done in lm.worker.js. `<html data-state>` is loading, ready, training, paused, lost or
 // missing.
 import { Chart } from "./charts.js";
+import { filesOf, folderOf, keepFolder } from "./folders.js";
 import { format } from "./format.js";
 import { $, calm, complain, download, setState as setPageState, showDevice, showMissing, state } from "./shell.js";
 import { model as text, site } from "./text.js";
@@ -9,8 +10,10 @@ import { unzip, zip } from "./zip.js";
 const PROMPTS = { "chat.jsonl": "Question: What should I do on a rainy day?\n\nAnswer:" };
 const base = new URL("./", location.href).href;
 
-let worker, calls, modules;
+let worker, calls, modules, merges;
+let own; // { files, name, dtype, folder? }: a model of the visitor's in place of the site's
 let hasAdapter = false, current, samples = []; // current: the run's settings, name and text
+let written = Promise.resolve(); // the end of what is being written
 const chart = new Chart($("chart"), [{ colour: "--accent" }, { colour: "--second", points: true }], { log: false });
 
 // ── The worker ──
@@ -75,12 +78,13 @@ const hear = {
   },
 };
 
+const explain = (error) => complain(text.problems[error.code]?.(error) ?? (error.code ? error.message : text.failed(error.message)));
+
 const act = (work) => async () => {
   try {
     await work();
   } catch (error) {
-    if (error.code === "device-lost" || state() === "lost") return;
-    complain(text.problems[error.code]?.(error) ?? (error.code ? error.message : text.failed(error.message)));
+    if (error.code !== "device-lost" && state() !== "lost") explain(error);
   }
 };
 
@@ -103,11 +107,20 @@ function setState(state, message) {
   $("stop").disabled = !training && state !== "paused";
   $("write").disabled = !idle;
   $("scale").disabled = !idle || !hasAdapter;
-  $("download").disabled = !idle || !hasAdapter;
+  for (const id of ["download", "download-gguf"]) $(id).disabled = !idle || !hasAdapter;
+  $("download-merged").disabled = !idle || !hasAdapter || !merges;
   $("adapter-file").disabled = !idle;
   for (const field of $("settings").elements) field.disabled = !["ready", "writing"].includes(state);
   if (message !== undefined) $("status").textContent = message;
   keepAwake(training);
+}
+
+/** Ends what is being written, so that something else may begin. */
+async function quiet() {
+  if (state() === "writing") {
+    ask("stopWriting");
+    await written.catch(() => {}); // told where it was asked for
+  }
 }
 
 function put(id, value, words = format(value)) {
@@ -145,6 +158,93 @@ function showSamples() {
   }));
 }
 
+// ── The model ──
+
+const field = (name) => $("settings").elements.namedItem(name);
+const RATES = { small: "0.003", own: "0.0005" }; // larger models learn by smaller steps
+
+function showModel(found) {
+  ({ modules, merges } = found);
+  hasAdapter = false;
+  current = undefined;
+  clearRun();
+  $("model-name").textContent = own?.name ?? text.small;
+  $("model-facts").textContent = text.modelFacts(found);
+  const kinds = {};
+  for (const name of modules) kinds[name.replace(/^.*\.\d+\./, "")] = (kinds[name.replace(/^.*\.\d+\./, "")] ?? 0) + 1;
+  $("module-names").replaceChildren(...Object.entries(kinds).map(([kind, n]) => Object.assign(document.createElement("li"), { textContent: `${n} × ${kind}` })));
+  $("small-model").hidden = !own;
+  $("merged-hint").hidden = merges;
+  field("length").max = Math.min(own ? 4096 : 512, found.maxPositions);
+  if (field("length").valueAsNumber > Number(field("length").max)) field("length").value = field("length").max;
+  if (Object.values(RATES).includes(field("lr").value)) field("lr").value = own ? RATES.own : RATES.small;
+  return showEstimate();
+}
+
+async function showEstimate() {
+  const numbers = ["rank", "alpha", "batchSize", "length"].map(field);
+  if (numbers.some(({ validity }) => !validity.valid)) return;
+  const [rank, alpha, batchSize, length] = numbers.map(({ valueAsNumber }) => valueAsNumber);
+  const answer = await ask("estimate", { rank, alpha, batchSize, length, modules: field("modules").value }).catch((error) => error);
+  $("estimate").textContent = answer.total ? text.estimate(answer) : answer.message;
+  $("estimate").classList.toggle("warn", !answer.fits);
+}
+for (const name of ["rank", "alpha", "batchSize", "length", "modules"]) field(name).addEventListener("input", () => { showEstimate(); });
+
+/** Another model: `next` as `own` is, or undefined for the site's. The one that is there stays where that does not work. */
+async function openModel(next) {
+  await quiet();
+  if (state() !== "ready") return complain(text.busy);
+  calm();
+  setState("loading", text.opening(next?.name ?? text.small));
+  try {
+    const { folder, ...files } = next ?? {};
+    const found = next ? await ask("open", files) : await ask("load", { base });
+    own = next;
+    await showModel(found);
+    if (folder) await keepFolder(found.fingerprint, folder);
+    setState("ready", text.opened(own?.name ?? text.small));
+  } catch (error) {
+    const lost = error.code === "device-lost"; // for a model too large, as some drivers have it
+    if (lost) complain(site.lost(error.message), { restart: true });
+    setState(lost ? "lost" : "ready", text.kept(own?.name ?? text.small));
+    throw error;
+  } finally {
+    $("progress").value = 0;
+  }
+  await listRuns();
+}
+
+/** Of a folder's files those beside the config.json that is nearest to its top. */
+function nearest(files) {
+  const folder = ({ webkitRelativePath: path, name }) => path.slice(0, Math.max(0, path.length - name.length));
+  const tops = files.filter(({ name }) => name === "config.json" || /\.gguf$/i.test(name)).map(folder).sort((a, b) => a.split("/").length - b.split("/").length);
+  return tops.length ? files.filter((file) => folder(file) === tops[0]) : files;
+}
+
+async function openFiles(all, { name, folder: handle } = {}) {
+  const files = nearest(all);
+  const gguf = files.find((file) => /\.gguf$/i.test(file.name)), folder = files[0]?.webkitRelativePath.split("/")[0];
+  await openModel({ files, name: name || folder || gguf?.name.replace(/\.gguf$/i, "") || text.ownName, dtype: $("packing").value, folder: handle });
+  await write();
+}
+
+// Where the browser can name a folder for good, a run goes on with it without asking for it again.
+$("pick-folder").hidden = !globalThis.showDirectoryPicker;
+$("pick-folder").onclick = act(async () => {
+  const folder = await showDirectoryPicker({ id: "model" }).catch((error) => { if (error.name !== "AbortError") throw error; });
+  if (folder) await openFiles(await filesOf(folder), { name: folder.name, folder });
+});
+
+for (const id of ["model-folder", "model-files"]) {
+  $(id).onchange = act(async () => {
+    const files = [...$(id).files];
+    $(id).value = ""; // so that the same can be chosen again
+    if (files.length) await openFiles(files);
+  });
+}
+$("small-model").onclick = act(async () => { await openModel(); await write(); });
+
 // ── Texts ──
 
 async function chooseStyle() {
@@ -164,6 +264,9 @@ async function openText(file) {
   $("text").value = words;
   $("style").value = "";
   calm();
+  const { examples, notes } = await ask("look", { text: words, length: field("length").valueAsNumber || 128 });
+  if (state() === "ready") $("status").textContent = text.read(file.name, examples);
+  if (text.notes(notes)) complain(text.notes(notes));
 }
 $("text-file").onchange = act(async () => { if ($("text-file").files[0]) await openText($("text-file").files[0]); });
 
@@ -188,11 +291,16 @@ const prompt = () => $("prompt").value.replaceAll("\\n", "\n");
 
 function newRun(settings, name, words) {
   current = { settings, name, text: words, step: 0, losses: [] };
+  clearRun();
+}
+
+function clearRun() {
   samples = [];
   chart.clear();
   for (const id of ["n-loss", "n-perplexity", "n-held", "n-step", "n-speed", "n-left"]) put(id, NaN);
   $("adapter-text").textContent = $("sample-step").textContent = "";
   $("samples-fold").hidden = true;
+  chart.draw();
 }
 
 $("train").onclick = act(async () => {
@@ -206,11 +314,11 @@ $("train").onclick = act(async () => {
   if (!settings) return;
   const words = $("text").value;
   const style = $("style").selectedOptions[0].textContent.trim();
-  newRun(settings, `${style}, ${new Date().toLocaleString("sv").slice(0, 19)}`, words);
+  newRun(settings, `${own ? `${own.name.slice(0, 24)}: ` : ""}${style}, ${new Date().toLocaleString("sv").slice(0, 19)}`, words);
   setState("training", text.starting);
   try {
     const { notes } = await ask("begin", { text: words, name: current.name, settings });
-    if (notes.badLines || notes.truncated) complain(text.notes(notes));
+    if (text.notes(notes)) complain(text.notes(notes));
   } catch (error) {
     setState("ready", "");
     throw error;
@@ -231,9 +339,11 @@ document.onvisibilitychange = () => { if (document.hidden && state() === "traini
 // ── Writing ──
 
 for (const id of ["temperature", "scale"]) $(id).oninput = () => { $(`${id}-value`).value = $(id).value; };
-$("scale").onchange = act(write);
+$("scale").onchange = act(() => write());
 
-async function write() {
+const write = () => (written = writing());
+
+async function writing() {
   if (!["ready", "paused"].includes(state())) return;
   const before = state();
   const maxTokens = $("settings").elements.namedItem("sampleTokens").valueAsNumber || 60;
@@ -248,24 +358,32 @@ async function write() {
     if (state() === "writing") setState(before, text.written);
   }
 }
-$("write").onclick = act(write);
+$("write").onclick = act(() => write());
 
 // ── Adapters ──
 
 $("download").onclick = act(async () => {
-  const { files } = await ask("adapter");
-  download(zip({ "adapter_config.json": new TextEncoder().encode(files.config), "adapter_model.safetensors": files.weights }), text.fileName);
+  const { files } = await ask("adapter", { as: "peft" });
+  download(zip(files), text.fileName);
 });
+for (const as of ["gguf", "merged"]) {
+  $(`download-${as}`).onclick = act(async () => {
+    const { files } = await ask("adapter", { as });
+    for (const [name, content] of Object.entries(files)) download(new Blob([content]), name);
+  });
+}
 
 async function openAdapter(files) {
-  const found = {};
-  for (const file of files) found[file.name] = new Uint8Array(await file.arrayBuffer());
+  await quiet();
+  if (!["ready", "paused"].includes(state())) return complain(text.busy);
+  const gguf = files.find(({ name }) => /\.gguf$/i.test(name)), found = {};
+  for (const file of gguf ? [] : files) found[file.name] = new Uint8Array(await file.arrayBuffer());
   const packed = Object.values(found).map((bytes) => unzip(bytes)).find(Boolean);
   const all = packed ?? found;
   const pick = (ending) => Object.entries(all).find(([name]) => name.endsWith(ending))?.[1];
   const config = pick(".json"), weights = pick(".safetensors");
-  if (!config || !weights) return complain(text.noAdapter);
-  await ask("loadAdapter", { config: new TextDecoder().decode(config), weights });
+  if (!gguf && !(config && weights)) return complain(text.noAdapter);
+  await ask("loadAdapter", gguf ? { gguf } : { config: new TextDecoder().decode(config), weights });
   hasAdapter = true;
   current = undefined;
   setState("ready", text.adapterLoaded);
@@ -274,13 +392,35 @@ async function openAdapter(files) {
 }
 $("adapter-file").onchange = act(async () => { await openAdapter([...$("adapter-file").files]); $("adapter-file").value = ""; });
 
-// Files dropped anywhere: an adapter's, else a text.
+/** The files of a drop, those of a folder among them. What was dropped can be asked for only while the event lasts. */
+async function dropped({ items, files }) {
+  const handles = [...items].map((item) => item.getAsFileSystemHandle?.());
+  const loose = [...files], folder = [...items].map((item) => item.webkitGetAsEntry?.()).find((entry) => entry?.isDirectory);
+  if (!folder) return { files: loose };
+  const handle = (await Promise.all(handles)).find((one) => one?.kind === "directory");
+  if (handle) return { files: await filesOf(handle), name: handle.name, folder: handle };
+  const reader = folder.createReader(), entries = [];
+  for (let some; !some || some.length;) entries.push(...(some = await new Promise((resolve, reject) => { reader.readEntries(resolve, reject); })));
+  const inside = entries.filter(({ isFile }) => isFile).map((entry) => new Promise((resolve, reject) => { entry.file(resolve, reject); }));
+  return { name: folder.name, files: await Promise.all(inside) };
+}
+
+// Anything dropped anywhere: an adapter, a model, else a text.
 addEventListener("dragover", (event) => event.preventDefault());
 addEventListener("drop", (event) => {
   event.preventDefault();
-  const files = [...event.dataTransfer.files];
-  if (!files.length || state() !== "ready") return;
-  act(() => (files.some(({ name }) => /\.(zip|safetensors)$/.test(name)) ? openAdapter(files) : openText(files[0])))();
+  const all = dropped(event.dataTransfer);
+  act(async () => {
+    const { files, name, folder } = await all, has = (pattern) => files.find((file) => pattern.test(file.name));
+    if (!files.length) return;
+    if (!["ready", "writing"].includes(state())) return complain(text.busy);
+    const gguf = has(/\.gguf$/i);
+    // llama.cpp's adapters say so in their first few keys.
+    const isAdapter = has(/^adapter_config\.json$|^adapter_model\.|\.zip$/i) || (gguf && /adapter\.(type|lora)/.test(await gguf.slice(0, 1 << 16).text()));
+    if (isAdapter) await openAdapter(files);
+    else if (name || gguf || has(/^config\.json$|\.safetensors$/)) await openFiles(files, { name, folder });
+    else await openText(files[0]);
+  })();
 });
 
 // ── Saved runs ──
@@ -299,7 +439,9 @@ async function listRuns() {
   $("persist").hidden = !runs.length || Boolean(await navigator.storage?.persisted?.());
 }
 
-async function resume(name) {
+/** Goes on with a saved run; `again` where its own model had to be opened for it. */
+async function resume(name, again = false) {
+  await quiet();
   if (!["ready", "paused"].includes(state())) return;
   setState("loading", text.resuming);
   try {
@@ -326,7 +468,11 @@ async function resume(name) {
     await listRuns();
   } catch (error) {
     setState("ready", "");
-    throw error;
+    const folder = error.code === "other-model" && await folderOf(error.fingerprint);
+    if (!folder || again) throw error;
+    const files = nearest(await filesOf(folder));
+    await openModel({ files, name: error.what, dtype: $("packing").value, folder });
+    if (own?.folder === folder) await resume(name, true);
   }
 }
 
@@ -340,7 +486,15 @@ async function boot() {
   startWorker();
   hasAdapter = false;
   try {
-    await Promise.all([$("text").value ? undefined : chooseStyle(), ask("load", { base }).then((found) => { modules = found.modules; })]);
+    const [found] = await Promise.all([ask("load", { base }), $("text").value ? undefined : chooseStyle()]);
+    const its = own;
+    own = undefined;
+    await showModel(found);
+    const opened = its && await ask("open", { ...its, folder: undefined }).catch(explain);
+    if (opened) {
+      own = its;
+      await showModel(opened);
+    }
   } catch (error) {
     if (!showMissing(error)) complain(site.unexpected(error.message), { restart: true });
     return;
@@ -357,7 +511,7 @@ $("restart").onclick = act(async () => {
 });
 
 globalThis.lmPage = {
-  snapshot: () => ({ ...current, samples, hasAdapter, modules }),
+  snapshot: () => ({ ...current, samples, hasAdapter, modules, model: own?.name }),
   destroyDevice: () => ask("destroy").catch(() => {}),
 };
 

@@ -1,18 +1,39 @@
-// The language model's page: training, pausing, a closed tab, a lost device, adapters out and in, broken files.
+// The language model's page: training, pausing, a closed tab, a lost device, adapters out and in, models of the visitor's own, broken
+// files.
 import assert from "node:assert/strict";
-import { existsSync, mkdirSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { root } from "../../scripts/lib.mjs";
 import { serve } from "../../scripts/start.mjs";
 import { unzip } from "../../www/zip.js";
 import { launch, onPage } from "./browser.mjs";
+import { llamaGguf, safetensors } from "./gguf.mjs";
 
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const site = join(root, "www/dist");
-let browser, server;
+// A small llama of random weights as a folder and as one GGUF file, with a tokenizer of as many tokens: bytes, but for the rarest.
+const golden = join(root, "tests/golden/models/llama_tied_all"), config = JSON.parse(readFileSync(join(golden, "config.json")));
+const read = JSON.parse(readFileSync(join(root, "www/model/tokenizer.json"), "utf8"));
+const tokens = Object.entries(read.model.vocab).sort((a, b) => a[1] - b[1]).map(([token]) => token).slice(0, config.vocab_size - 1).concat("Ġ");
+const tokenizer = { ...read, model: { ...read.model, vocab: Object.fromEntries(tokens.map((token, id) => [token, id])), merges: [] } };
+const gguf = llamaGguf(config, safetensors(join(golden, "model.safetensors")), {
+  "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": [],
+  "tokenizer.ggml.token_type": tokens.map((_, i) => (i === 0 ? 3 : 1)), "tokenizer.ggml.eos_token_id": 0,
+});
+
+let browser, server, temporary, folder;
 
 before(async () => {
+  temporary = mkdtempSync(join(tmpdir(), "lora-"));
+  folder = join(temporary, "tiny-llama");
+  mkdirSync(folder);
+  for (const name of ["config.json", "model.safetensors"]) copyFileSync(join(golden, name), join(folder, name));
+  writeFileSync(join(folder, "tokenizer.json"), JSON.stringify(tokenizer));
+  writeFileSync(join(folder, "tokenizer_config.json"), JSON.stringify({ eos_token: "<|endoftext|>" }));
   assert.ok(existsSync(join(site, "model.html")), "www/dist has no model.html: npm run build");
   server = await serve(site, 0);
   browser = await launch();
@@ -20,6 +41,7 @@ before(async () => {
 after(async () => {
   await browser?.close();
   await server?.close();
+  rmSync(temporary, { recursive: true, force: true });
 });
 
 const POLL = { polling: 50 };
@@ -30,6 +52,28 @@ const status = (page) => page.textContent("#status");
 async function until(page, condition) {
   for (let now = await snapshot(page); !condition(now); now = await snapshot(page)) await new Promise((done) => { setTimeout(done, 50); });
 }
+
+// Drops files `{ name: bytes }` on the page, as a person would.
+const drop = (page, files) => page.evaluate((files) => {
+  const dataTransfer = new DataTransfer();
+  for (const [name, base64] of files) dataTransfer.items.add(new File([Uint8Array.from(atob(base64), (c) => c.charCodeAt(0))], name));
+  dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }));
+}, Object.entries(files).map(([name, bytes]) => [name, Buffer.from(bytes).toString("base64")]));
+const complaint = async (page, words) => {
+  await page.waitForFunction(() => !document.querySelector("#problem").hidden, undefined, POLL);
+  assert.match(await page.textContent("#problem-text"), words);
+  await page.click("#dismiss");
+};
+// Does something that ends in writing, and waits for that.
+const written = async (page, work) => {
+  if (work) await page.evaluate(() => { document.querySelector("#status").textContent = ""; });
+  await work?.();
+  await page.waitForFunction(() => document.querySelector("#status").textContent === "Written." && document.documentElement.dataset.state === "ready", undefined, POLL);
+};
+const opened = async (page, name) => {
+  await page.waitForFunction((name) => document.querySelector("#model-name").textContent === name, name, POLL);
+  await written(page); // which it begins with
+};
 
 // Small, for a GPU in software.
 async function configure(page, settings) {
@@ -129,17 +173,23 @@ lm("the base writes; a training's loss falls; the adapter is downloaded and come
 
 lm("paused, the tab closed, and gone on with in another; deleted", {}, async (page, errors) => {
   await configure(page, { steps: 5 });
+  // At once, however slow the machine and this test are: the page tells of a step before the next one is through.
+  await page.evaluate(() => {
+    const observer = new MutationObserver(() => {
+      if (!(document.querySelector("#n-step").value >= 1)) return;
+      observer.disconnect();
+      document.querySelector("#pause").click();
+    });
+    observer.observe(document.querySelector("#n-step"), { attributes: true, childList: true });
+  });
   await page.click("#train");
-  await until(page, ({ step }) => step >= 1);
-  await page.click("#pause");
   await state(page, "paused");
   const before = await snapshot(page);
   assert.ok(before.step >= 1 && before.step < 5, `${before.step}`);
   await page.reload();
   await page.waitForSelector("#runs li");
   assert.match(await page.textContent("#runs li span"), /A ship’s log, .* MB/);
-  await state(page, "ready");
-  await page.click("#runs button >> nth=0");
+  await page.click("#runs button >> nth=0"); // ends what the base writes
   await state(page, "paused");
   const found = await snapshot(page);
   assert.deepEqual([found.step, found.losses, found.settings], [before.step, before.losses, before.settings]);
@@ -159,8 +209,10 @@ lm("paused, the tab closed, and gone on with in another; deleted", {}, async (pa
   await page.reload();
   await state(page, "ready");
   await page.waitForFunction(() => document.querySelectorAll("#runs li").length === 2, undefined, POLL);
-  for (let i = 0; i < 2; i += 1) await page.click("#runs li >> nth=0 >> button >> nth=1");
-  await page.waitForFunction(() => !document.querySelector("#runs li"), undefined, POLL);
+  for (const left of [1, 0]) {
+    await page.click("#runs li >> nth=0 >> button >> nth=1");
+    await page.waitForFunction((left) => document.querySelectorAll("#runs li").length === left, left, POLL);
+  }
   errors.splice(0, errors.length, ...errors.filter((text) => !/^failed: .*(worker|texts|model)/.test(text))); // fetches that a reload broke off
 });
 
@@ -185,6 +237,140 @@ lm("stopped; a text of one's own; JSON lines with one that is broken", {}, async
   await page.waitForFunction(() => /picture.png is not a text/.test(document.querySelector("#problem-text").textContent), undefined, POLL);
   await page.setInputFiles("#text-file", { name: "own.txt", mimeType: "text/plain", buffer: Buffer.from("A tale of my own. ".repeat(20)) });
   await page.waitForFunction(() => document.querySelector("#text").value.startsWith("A tale of my own."), undefined, POLL);
+});
+
+lm("JSON lines dropped: what truncation takes is told", {}, async (page) => {
+  await configure(page, { length: 12 });
+  const long = "a very long question that goes on and on and on and never seems to come to any end at all";
+  const lines = [{ prompt: "Hi.", completion: " Ahoy." }, { prompt: "Hi.", completion: ` ${long}` }, { prompt: long, completion: " Lost." }, { messages: [{ role: "user", content: "Hi" }, { role: "assistant", content: "Yes." }] }];
+  await drop(page, { "chats.jsonl": `${lines.map((line) => JSON.stringify(line)).join("\n")}\nno JSON\n` });
+  await complaint(page, /^1 line could not be read, the first of them line 5: .* [23] examples cut off at 12 tokens, \d+ tokens in all\. 1 example left out/);
+  assert.equal((await page.inputValue("#text")).split("\n").length, 6);
+  await drop(page, { "lost.jsonl": JSON.stringify(lines[2]) });
+  await complaint(page, /No example has anything to learn within 12 tokens/);
+});
+
+lm("a model of one's own, from a folder and from a GGUF file: trained, its adapter taken out three ways, its run gone on with", {}, async (page, errors) => {
+  const asked = [];
+  page.on("request", (request) => { if (!request.url().startsWith("blob:")) asked.push(request.url()); });
+  await page.setInputFiles("#model-folder", folder);
+  await opened(page, "tiny-llama");
+  assert.deepEqual(asked, [], "nothing is sent or fetched");
+  assert.match(await page.textContent("#model-facts"), /^2 layers, 14 modules, .* MB on the GPU; at most 128 tokens\.$/);
+  const estimate = () => page.textContent("#estimate");
+  await configure(page, { steps: 6, lr: 0.02, modules: "all", length: 32 });
+  await page.waitForFunction(() => /^Training needs [\d.]+ MB/.test(document.querySelector("#estimate").textContent), undefined, POLL);
+  const small = await estimate();
+  await page.fill("[name=batchSize]", "8");
+  await page.waitForFunction((small) => document.querySelector("#estimate").textContent !== small, small, POLL);
+  await page.fill("[name=batchSize]", "2");
+  await page.evaluate(() => { for (const fold of document.querySelectorAll("#settings details")) fold.open = true; });
+  assert.equal(await page.textContent("#module-names li >> nth=0"), "2 × self_attn.q_proj");
+  await page.evaluate(axe);
+  const violations = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }).then(({ violations }) => violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target).join()}`)));
+  assert.deepEqual(violations, []);
+
+  await page.fill("#text", "the tide was low at dawn. ".repeat(12));
+  await page.fill("#prompt", "the ");
+  await page.evaluate(() => { document.querySelector("#temperature").value = 0; });
+  await page.click("#train");
+  await page.waitForFunction(() => lmPage.snapshot().step === 6 && document.documentElement.dataset.state === "ready", undefined, POLL);
+  const { losses, name } = await snapshot(page);
+  console.log(`  ${small} losses ${losses.map(([, loss]) => loss.toFixed(2)).join(" ")}`);
+  assert.ok(losses.length === 6 && losses[5][1] < losses[0][1] - 0.1, "the loss falls");
+  assert.match(name, /^tiny-llama: Your own text/);
+  const write = async () => {
+    await written(page, () => page.click("#write"));
+    return page.textContent("#adapter-text");
+  };
+  const words = await write();
+
+  const take = async (button) => {
+    const [file] = await Promise.all([page.waitForEvent("download"), page.click(button)]);
+    return [file.suggestedFilename(), await file.path()];
+  };
+  const [, peft] = await take("#download"), [ggufName, adapter] = await take("#download-gguf"), [mergedName, merged] = await take("#download-merged");
+  assert.deepEqual([ggufName, mergedName], ["adapter.gguf", "model.safetensors"]);
+  assert.equal(readFileSync(adapter).subarray(0, 4).toString(), "GGUF");
+  // Merged is W + alpha/rank·B·A, in float32 here.
+  writeFileSync(join(temporary, "adapter"), unzip(readFileSync(peft))["adapter_model.safetensors"]);
+  const floats = ({ bytes }) => new Float32Array(new Uint8Array(bytes).buffer);
+  const find = (file, end) => safetensors(file).find(({ name }) => name.endsWith(end));
+  const module = "layers.1.mlp.down_proj", [weight, was] = [merged, join(folder, "model.safetensors")].map((file) => find(file, `${module}.weight`));
+  const [a, b] = ["A", "B"].map((half) => floats(find(join(temporary, "adapter"), `${module}.lora_${half}.weight`)));
+  const [rows, columns] = weight.shape, [now, before] = [floats(weight), floats(was)], rank = 4;
+  let [worst, moved] = [0, 0];
+  for (let i = 0; i < rows * columns; i += 1) {
+    let sum = 0;
+    for (let k = 0; k < rank; k += 1) sum += b[Math.floor(i / columns) * rank + k] * a[k * columns + (i % columns)];
+    worst = Math.max(worst, Math.abs(before[i] + (8 / rank) * sum - now[i]));
+    moved = Math.max(moved, Math.abs(now[i] - before[i]));
+  }
+  console.log(`  merged: weights moved by up to ${moved.toExponential(1)}, off by ${worst.toExponential(1)}`);
+  assert.ok(moved > 1e-3 && worst < 1e-6);
+
+  // What is broken is told, and leaves model and adapter.
+  const files = Object.fromEntries(["config.json", "model.safetensors", "tokenizer.json"].map((name) => [name, readFileSync(join(folder, name))]));
+  const { "tokenizer.json": _, ...without } = files;
+  for (const [broken, message] of [
+    [without, /There is no tokenizer\.json among the files/],
+    [{ ...files, "tokenizer.json": "{" }, /tokenizer\.json cannot be read: it is not JSON/],
+    [{ ...files, "tokenizer.json": "{}" }, /The tokenizer cannot be used/],
+    [{ ...files, "config.json": JSON.stringify({ ...config, model_type: "mamba" }) }, /mamba/],
+    [{ ...files, "model.safetensors": files["model.safetensors"].subarray(0, 5000) }, /model\.safetensors/],
+    [{ "broken.gguf": gguf.subarray(0, 3000) }, /cut off/],
+    [{ "adapter.gguf": readFileSync(adapter).subarray(0, 3000) }, /./],
+  ]) {
+    await drop(page, broken);
+    await complaint(page, message);
+    await state(page, "ready");
+    assert.equal(await page.textContent("#model-name"), "tiny-llama");
+  }
+  assert.equal(await write(), words, "the same words");
+
+  // Another page: the run belongs to the model, which is asked for and known again.
+  await page.reload();
+  await page.waitForSelector("#runs li");
+  await page.click("#runs button >> nth=0");
+  await complaint(page, /trained on another model, tiny-llama: open it first/);
+  await page.evaluate(async (files) => {
+    const picked = await (await navigator.storage.getDirectory()).getDirectoryHandle("tiny-llama", { create: true });
+    for (const [name, base64] of files) {
+      const stream = await (await picked.getFileHandle(name, { create: true })).createWritable();
+      await stream.write(Uint8Array.from(atob(base64), (c) => c.charCodeAt(0)));
+      await stream.close();
+    }
+    globalThis.showDirectoryPicker = async () => picked; // which only a person can answer
+    document.querySelector("#own").open = true;
+    document.querySelector("#pick-folder").hidden = false;
+  }, Object.entries(files).map(([name, bytes]) => [name, bytes.toString("base64")]));
+  await page.click("#pick-folder");
+  await opened(page, "tiny-llama");
+  // And once more: now the browser knows the folder, and opens it by itself.
+  await page.reload();
+  await page.waitForSelector("#runs li");
+  await page.click("#runs button >> nth=0");
+  await page.waitForFunction(() => lmPage.snapshot().hasAdapter, undefined, POLL);
+  const found = await snapshot(page);
+  assert.deepEqual([found.losses, found.model], [losses, "tiny-llama"]);
+  await page.evaluate(() => { document.querySelector("#temperature").value = 0; });
+  assert.equal(await write(), words, "the same words after the run was read");
+
+  // The GGUF file is the same model; llama.cpp's adapter comes back on it.
+  await page.evaluate(() => { document.querySelector("#packing").value = "q8_0"; });
+  await drop(page, { "packed.gguf": gguf });
+  await opened(page, "packed");
+  assert.ok(await page.isVisible("#merged-hint"));
+  await page.evaluate(() => { document.querySelector("#packing").value = "as-is"; });
+  await drop(page, { "tiny.gguf": gguf });
+  await opened(page, "tiny");
+  await written(page, () => drop(page, { "adapter.gguf": readFileSync(adapter) }));
+  assert.equal(await page.textContent("#adapter-text"), words, "the same words from GGUF");
+  assert.ok(await page.isDisabled("#download-merged") && !await page.isDisabled("#download-gguf"));
+  await page.evaluate(() => { document.querySelector("#own").open = true; });
+  await page.click("#small-model");
+  await opened(page, "The small model");
+  errors.splice(0, errors.length, ...errors.filter((text) => !/^failed: .*(worker|texts|model)/.test(text))); // fetches that a reload broke off
 });
 
 lm("a device that is lost: one click, and it goes on from the last checkpoint", {}, async (page, errors) => {

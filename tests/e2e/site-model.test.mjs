@@ -77,7 +77,7 @@ const opened = async (page, name) => {
 
 // Small, for a GPU in software.
 async function configure(page, settings) {
-  await page.evaluate(() => { document.querySelector("#settings details").open = true; });
+  await page.evaluate(() => { for (const fold of document.querySelectorAll("#settings details")) fold.open = true; });
   const { modules = "qv", ...numbers } = { rank: 4, alpha: 8, lr: 0.01, batchSize: 2, length: 24, every: 100, sampleTokens: 6, ...settings };
   for (const [name, value] of Object.entries(numbers)) await page.fill(`[name=${name}]`, String(value));
   await page.selectOption("[name=modules]", modules);
@@ -239,15 +239,19 @@ lm("stopped; a text of one's own; JSON lines with one that is broken", {}, async
   await page.waitForFunction(() => document.querySelector("#text").value.startsWith("A tale of my own."), undefined, POLL);
 });
 
-lm("JSON lines dropped: what truncation takes is told", {}, async (page) => {
-  await configure(page, { length: 12 });
+lm("JSON lines dropped: what truncation takes is told; the chart follows the theme", {}, async (page) => {
+  await configure(page, { length: 20 });
   const long = "a very long question that goes on and on and on and never seems to come to any end at all";
   const lines = [{ prompt: "Hi.", completion: " Ahoy." }, { prompt: "Hi.", completion: ` ${long}` }, { prompt: long, completion: " Lost." }, { messages: [{ role: "user", content: "Hi" }, { role: "assistant", content: "Yes." }] }];
   await drop(page, { "chats.jsonl": `${lines.map((line) => JSON.stringify(line)).join("\n")}\nno JSON\n` });
-  await complaint(page, /^1 line could not be read, the first of them line 5: .* [23] examples cut off at 12 tokens, \d+ tokens in all\. 1 example left out/);
+  await complaint(page, /^1 line could not be read, the first of them line 5: .* 2 examples cut off at 20 tokens, 18 tokens in all\. 1 example left out/);
   assert.equal((await page.inputValue("#text")).split("\n").length, 6);
   await drop(page, { "lost.jsonl": JSON.stringify(lines[2]) });
-  await complaint(page, /No example has anything to learn within 12 tokens/);
+  await complaint(page, /No example has anything to learn within 20 tokens/);
+  // The chart has the theme's colours at once.
+  const light = await page.evaluate(() => document.querySelector("#chart canvas").toDataURL());
+  await page.emulateMedia({ colorScheme: "dark" });
+  await page.waitForFunction((light) => document.querySelector("#chart canvas").toDataURL() !== light, light, POLL);
 });
 
 lm("a model of one's own, from a folder and from a GGUF file: trained, its adapter taken out three ways, its run gone on with", {}, async (page, errors) => {
@@ -399,7 +403,7 @@ lm("a device that is lost: one click, and it goes on from the last checkpoint", 
 if (process.env.LORA_SCREENSHOTS) lm("pictures of the page after a training", {}, async (page) => {
   mkdirSync(process.env.LORA_SCREENSHOTS, { recursive: true });
   await configure(page, { steps: 30, lr: 0.003, rank: 8, alpha: 16, batchSize: 4, length: 128, every: 10, sampleTokens: 60 });
-  await page.evaluate(() => { document.querySelector("#settings details").open = false; });
+  await page.evaluate(() => { for (const fold of document.querySelectorAll("#settings details")) fold.open = false; });
   await page.click("#train");
   await state(page, "training");
   await state(page, "ready");

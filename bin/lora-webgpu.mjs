@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 // npx lora-webgpu inspect|convert|merge: adapter files, without a GPU.
-import { copyFile, mkdir, open, readFile, readdir, rm, stat, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, open, readFile, readdir, rename, rm, stat, writeFile } from "node:fs/promises";
 import { basename, dirname, extname, join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { LoraError, importAdapter, loadPeft, mergeInto, modelModules } from "../dist/node.js";
@@ -154,13 +154,19 @@ const commands = {
     const files = await modelFiles(model);
     const folder = await isFolder(model);
     const target = (file) => (folder ? join(out, basename(file.path)) : out);
-    if (files.some((file) => resolve(target(file)) === resolve(file.path))) stop("--out is the model itself; expected another place");
-    // Begun when there is something to write, and taken away where it comes to nothing.
+    // By the file and not by its name: links lead to the model, too.
+    const identity = async (path) => { const { dev, ino } = await stat(path).catch(() => ({})); return ino && `${dev} ${ino}`; };
+    for (const file of files) {
+      const own = await identity(target(file));
+      if (resolve(target(file)) === resolve(file.path) || (own && own === (await identity(file.path)))) stop("--out is the model itself; expected another place");
+    }
+    // Written beside its place and put there when it is whole; taken away where it comes to nothing.
+    const part = (file) => `${target(file)}.part`;
     const handles = new Map();
     const begun = async (index) => {
       if (!handles.has(index)) {
         if (folder) await mkdir(out, { recursive: true });
-        handles.set(index, await open(target(files[index]), "w"));
+        handles.set(index, await open(part(files[index]), "w"));
       }
       return handles.get(index);
     };
@@ -169,10 +175,11 @@ const commands = {
       await mergeInto({ adapter, model: files }, async (index, bytes) => (await begun(index)).writeFile(bytes));
     } catch (error) {
       await close();
-      await Promise.all([...handles.keys()].map((index) => rm(target(files[index]))));
+      await Promise.all([...handles.keys()].map((index) => rm(part(files[index]))));
       throw error;
     }
     await close();
+    for (const index of handles.keys()) await rename(part(files[index]), target(files[index]));
     if (folder) for (const name of await readdir(model)) if (/\.(json|txt|model|jinja)$/.test(name)) await copyFile(join(model, name), join(out, name));
     await Promise.all(files.map((file) => file.handle.close()));
     console.log(`${adapter.modules.length} modules merged into ${out}`);

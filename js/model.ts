@@ -234,7 +234,7 @@ export class CausalLM {
     const names = ["maxTokens", "temperature", "topK", "topP", "repetitionPenalty", "stopTokenIds", "seed", "signal"];
     checkOptions("generate", options, names);
     const { maxTokens, temperature = 0, topK = 0, topP = 1, repetitionPenalty = 1, seed = 0, signal } = options;
-    const stop = new Set(options.stopTokenIds ?? this.eosTokenIds);
+    const stop = new Set(ids("stopTokenIds", (options.stopTokenIds ?? this.eosTokenIds) as ArrayLike<number>));
     const generation: RawGeneration = this.#raw.generate(
       ids("prompt", prompt),
       integer("maxTokens", maxTokens),

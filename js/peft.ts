@@ -128,6 +128,8 @@ async function peftFiles(source: unknown): Promise<[config: Uint8Array, weights:
   }
   if (typeof source === "object" && source !== null && Symbol.iterator in source) {
     const files = [...(source as Iterable<File>)];
+    const odd = files.findIndex((file) => !(file instanceof Blob && "name" in file));
+    if (odd >= 0) throw new LoraError("invalid-argument", `the adapter: expected files, got ${show(files[odd])}`);
     const only = files.length === 1 ? files[0] : undefined;
     if (only?.name.endsWith(".zip")) return fromZip(await bytesOf(only.name, only));
     const wanted = files.filter(({ name }) => name === CONFIG || name === WEIGHTS);
@@ -321,6 +323,8 @@ export class PeftAdapter {
   /** An adapter file of llama.cpp. `modelConfig` is the model's config.json; `name` goes into the file. */
   async toGguf(options: { modelConfig: FileSource | object; name?: string }): Promise<Uint8Array> {
     checkOptions("toGguf", options, ["modelConfig", "name"]);
+    const { name } = options;
+    if (name !== undefined && typeof name !== "string") throw new LoraError("invalid-argument", `name: expected a string, got ${show(name)}`);
     return this.#raw.toGguf(await configBytes("modelConfig", options.modelConfig), options.name);
   }
 

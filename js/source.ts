@@ -79,6 +79,10 @@ export function checkSource(source: ModelSource): void {
   const { dtype = "as-is" } = source;
   if (!["as-is", "f32", "q8_0"].includes(dtype)) throw wrong("dtype", '"as-is", "f32" or "q8_0"', dtype);
   boolean("cache", source.cache ?? true);
+  for (const name of ["fetch", "onProgress"] as const) {
+    if (source[name] !== undefined && typeof source[name] !== "function") throw wrong(name, "a function", source[name]);
+  }
+  if (source.signal !== undefined && typeof source.signal?.throwIfAborted !== "function") throw wrong("signal", "an AbortSignal", source.signal);
 }
 
 /** An address, absolute or of a page relative to it. */

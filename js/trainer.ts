@@ -224,6 +224,7 @@ export class Trainer {
         checkpoints?.onError?.(checkpointError);
       };
       saving = written.then(() => void (saved = { checkpoint: step }), failed);
+      saving.catch(() => {}); // of onError itself: awaited before the next one
     };
     const finish = async () => {
       if (checkpoints && this.#raw.attempts() !== asked) await save();
@@ -626,7 +627,7 @@ function lot(seed: number, index: number): number {
 
 function iterate(name: string, source: unknown): BatchIterable {
   const iterable = source as Partial<Iterable<Batch> & AsyncIterable<Batch>> | null | undefined;
-  if (typeof iterable?.[Symbol.iterator] !== "function" && typeof iterable?.[Symbol.asyncIterator] !== "function") {
+  if (typeof source === "string" || typeof iterable?.[Symbol.iterator] !== "function" && typeof iterable?.[Symbol.asyncIterator] !== "function") {
     throw new LoraError("invalid-argument", `${name}: expected an array or another iterable, got ${show(source)}`);
   }
   return source as BatchIterable;

@@ -46,6 +46,7 @@ export async function unzip(archive: Uint8Array, wanted: (name: string) => boole
   while (end >= 0 && end > archive.length - 65558 && view.getUint32(end, true) !== 0x06054b50) end--;
   if (end < 0 || view.getUint32(end, true) !== 0x06054b50) throw broken("is cut off");
   const found = new Map<string, Uint8Array>();
+  let inside = 0;
   let at = view.getUint32(end + 16, true);
   for (let left = view.getUint16(end + 10, true); left > 0; left--) {
     if (at + 46 > archive.length || view.getUint32(at, true) !== 0x02014b50) throw broken("has a broken directory");
@@ -60,6 +61,7 @@ export async function unzip(archive: Uint8Array, wanted: (name: string) => boole
     if (data + packed > archive.length || (method !== 0 && method !== 8)) {
       throw broken(`holds ${name} cut off, or packed in a way that is not read here; expected stored or deflated`);
     }
+    if ((inside += packed) > archive.length) throw broken("has files that lie in one another");
     const bytes = archive.subarray(data, data + packed);
     const unpacked = method === 0 ? bytes : await inflate(bytes, size).catch(() => undefined);
     if (unpacked?.length !== size || crc32(unpacked) !== checksum) throw broken(`holds ${name} damaged`);

@@ -548,6 +548,8 @@ async fn what_does_not_fit_is_refused_by_name() {
     }
     let narrow = FrozenLoader::with_limit(&gpu, WeightKind::F32, 4, 64, 255);
     refused("a row", narrow, "limit", &["row", "256", "255"]);
+    let many = FrozenLoader::with_limit(&gpu, WeightKind::F32, 4097, 64, 256);
+    refused("too many parts", many, "limit", &["the weight", "1048832", "1048576"]);
 
     // Bytes: none, too few, too many, out of order.
     let bytes = [1; 2 * 34];

@@ -10,7 +10,7 @@ use common::{Rng, refused, say};
 use llama::Llama;
 use lora_webgpu::ErrorKind;
 use lora_webgpu::io::gguf::{GgufHeader, Value as GgufValue};
-use lora_webgpu::io::safetensors::{Dtype, Entry, Header, SafetensorsFile, from_f32, to_f32, write};
+use lora_webgpu::io::safetensors::{Dtype, Entry, Header, SafetensorsFile, TensorInfo, from_f32, to_f32, write};
 use lora_webgpu::io::{
     Adapter, AdapterConfig, AdapterKind, AdapterModule, Combination, Format, GgufModel, HesperWidths, InitLoraWeights,
     ModelModule, ModuleKind, initialize,
@@ -827,6 +827,8 @@ async fn many_modules_are_put_together() {
     model.iter_mut().for_each(|module| (module.in_features, module.out_features) = (1, 1));
     let report = adapter.report(&model, true).unwrap();
     assert_eq!((report.matched.len(), report.replaced.len(), report.missing.len()), (count, count, 0));
+    let info = TensorInfo { name: format!("{}.weight", names[0]), dtype: Dtype::F32, shape: vec![1, 1], range: 0..4 };
+    assert_eq!(adapter.merge_tensor(&info, &[0; 3]).unwrap_err().code(), "file", "a tensor cut off");
     let merged = adapter.merged_tensors();
     assert_eq!(merged.len(), 2 * count);
     assert!(Adapter::new(adapter.modules, None).is_ok());
@@ -1200,6 +1202,7 @@ async fn starts_are_what_peft_defines() {
         assert_ne!(start(init.clone(), rank, 1).unwrap().a, start(init, rank, 2).unwrap().a);
     }
     // Orthogonal: neither is zero, their product is.
+    assert_eq!(start(InitLoraWeights::Orthogonal, 100_000, 1).unwrap_err().code(), "invalid-argument");
     let orthogonal = start(InitLoraWeights::Orthogonal, rank, 1).unwrap();
     assert!(orthogonal.a.iter().chain(&orthogonal.b).all(|v| *v != 0.0));
     assert!(norm(&product(&orthogonal.a, &orthogonal.b, rank)) < 1e-7);

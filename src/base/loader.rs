@@ -64,6 +64,11 @@ impl FrozenLoader {
             let which = "maxStorageBufferBindingSize";
             return Err(Error::limit("a row of the weight", row_bytes as u64, limit, which));
         }
+        const SHARDS: usize = 4096;
+        if out_features.div_ceil(most) > SHARDS {
+            let which = "maxStorageBufferBindingSize, 4,096 times";
+            return Err(Error::limit("the weight", total, SHARDS as u64 * limit, which));
+        }
         let shard = |first: usize| {
             let count = most.min(out_features - first);
             let shape = [count, row_bytes / 4];

@@ -80,6 +80,9 @@ pub fn initialize(
             if !rank.is_multiple_of(2) {
                 return Err(Error::argument("rank", "an even number for orthogonal starts", rank.to_string()));
             }
+            if rank > 4096 {
+                return Err(Error::argument("rank", "at most 4,096 for orthogonal starts", rank.to_string()));
+            }
             // A is made of the odd rows of an orthogonal matrix, B of the even ones, so that B·A = 0.
             let (q, _) = qr(&normal.matrix(rank, rank), rank);
             let half = |from: usize| {

@@ -108,6 +108,11 @@ impl Adapter {
                 tensor.dtype.name()
             )));
         }
+        let elements = tensor.shape.iter().try_fold(1_usize, |n, d| n.checked_mul(*d));
+        if elements.and_then(|n| n.checked_mul(tensor.dtype.size())) != Some(data.len()) {
+            let reason = format!("{} bytes for the shape {}", data.len(), crate::gpu::show(&tensor.shape));
+            return Err(Error::file(name, reason));
+        }
         let mut values = match other {
             Some(other) => floats(&other.name, other.dtype, &other.data)?,
             None => floats(name, tensor.dtype, data)?,

@@ -1,7 +1,7 @@
 // Adapter files as JavaScript has them: in Node, without a GPU, and by the command; in a page with layers that are trained.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, dirname, join, relative, resolve } from "node:path";
 import { after, before, test } from "node:test";
@@ -305,6 +305,14 @@ test("files that contradict themselves are errors that name the thing, or notes"
   const good = { [A]: [[2, 3], ones(6)], [B]: [[4, 2], ones(8)] };
   const weights = container(good);
   const { modules: [fc], parameters } = await loadPeft({ config, weights });
+  await refused("files that are none", () => loadPeft([null]), "invalid-argument", "files");
+  await refused("no name", async () => (await loadPeft({ config, weights })).toGguf({ modelConfig: {}, name: 5 }), "invalid-argument", "name");
+  // Two files of a zip whose bytes are the same ones.
+  const twice = Buffer.from(await (await loadPeft({ config, weights })).files().zip().arrayBuffer());
+  const entry = twice.indexOf("PK\x01\x02", 0, "latin1"), second = twice.indexOf("PK\x01\x02", entry + 4, "latin1");
+  for (const [at, from] of [[second, entry]]) twice.copy(twice, at + 10, from + 10, from + 28), twice.copy(twice, at + 42, from + 42, from + 46);
+  for (const at of [entry, second]) twice.writeUInt32LE(twice.length - 200, at + 20);
+  await refused("files in one another", () => loadPeft(new Uint8Array(twice)), "file", "zip");
   assert.deepEqual([fc.name, fc.rank, fc.scaling, fc.inFeatures, fc.outFeatures, parameters, [...fc.deltaWeight()]], ["fc", 2, 2, 3, 4, 14, ones(12).map(() => 4)]);
 
   const header = (text, length = text.length) => new Uint8Array(Buffer.concat([Buffer.from(BigUint64Array.of(BigInt(length)).buffer), Buffer.from(text)]));
@@ -405,6 +413,9 @@ test("a command that cannot be done says why, on one line where it can, and leav
   const folder = withModels[0], adapter = join(golden, folder), model = join(golden, baseOf(folder)), out = join(work, "nothing");
   mkdirSync(join(work, "empty"));
   writeFileSync(join(work, "half.zip"), read(folder, WEIGHTS).subarray(0, 50));
+  const linked = join(work, "linked"), copied = join(work, "copied");
+  cpSync(model, copied, { recursive: true });
+  symlinkSync(copied, linked);
   const wide = find("of more than q and v", (each) => fields(each).target_modules.includes("down_proj"));
   const other = find("of another model", (each) => !withModels.includes(each));
   const cases = [
@@ -415,6 +426,7 @@ test("a command that cannot be done says why, on one line where it can, and leav
     [["convert", adapter, "--out", out], /needs --to/], [["convert", adapter, "--to", "peft"], /--out/], [["convert", adapter, "--to", "onnx", "--out", out], /expected peft, gguf/],
     [["convert", adapter, "--to", "gguf", "--out", out], /needs --model/], [["convert", adapter, "--to", "peft", "--dtype", "float8", "--out", out], /float8/], [["convert", join(golden, wide), "--to", "hesper", "--out", out], /q_proj and v_proj|hesper cannot hold/],
     [["merge", adapter, "--model", model], /--out/], [["merge", adapter, "--out", out], /--model/], [["merge", adapter, "--model", model, "--out", model], /is the model itself/],
+    [["merge", adapter, "--model", copied, "--out", linked], /is the model itself/],
     [["merge", join(golden, other), "--model", model, "--out", out], /^unmatched: /],
   ];
   for (let i = 0; i < cases.length; i += 4) {
@@ -426,6 +438,7 @@ test("a command that cannot be done says why, on one line where it can, and leav
     }));
   }
   assert.ok(!existsSync(out), "something was written");
+  assert.deepEqual(readFileSync(join(copied, "model.safetensors")), readFileSync(join(model, "model.safetensors")), "the model that --out led to is as it was");
 });
 
 test("in a page an adapter is trained, saved, loaded into new layers, and gives the same outputs", async () => {

@@ -362,7 +362,8 @@ const commands = {
       throw error;
     }
     adapter = true;
-    return {};
+    const { modules, parameters, notes } = await loadPeft({ config: JSON.parse(config), weights });
+    return { modules: modules.length, of: model.modules.length, ranks: [...new Set(modules.map(({ rank }) => rank))], parameters, notes };
   },
   destroy() { gpu.device.destroy(); },
 };

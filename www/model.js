@@ -383,7 +383,8 @@ async function openAdapter(files) {
   const pick = (ending) => Object.entries(all).find(([name]) => name.endsWith(ending))?.[1];
   const config = pick(".json"), weights = pick(".safetensors");
   if (!gguf && !(config && weights)) return complain(text.noAdapter);
-  await ask("loadAdapter", gguf ? { gguf } : { config: new TextDecoder().decode(config), weights });
+  const report = await ask("loadAdapter", gguf ? { gguf } : { config: new TextDecoder().decode(config), weights });
+  $("adapter-report").textContent = text.adapterReport(report);
   hasAdapter = true;
   current = undefined;
   setState("ready", text.adapterLoaded);

@@ -282,6 +282,7 @@ export const model = {
   noText: (name) => `${name} is not a text.`,
   noAdapter: "An adapter is a zip from this page, or adapter_config.json and adapter_model.safetensors together.",
   adapterLoaded: "The adapter is on the model.",
+  adapterReport: ({ modules, of, ranks, parameters, notes }) => `The file that was opened: ${modules} of the model’s ${count(of, "module")} adapted, rank ${ranks.join(", ")}, ${count(parameters, "parameter")} to train.${notes.map((note) => ` ${note}.`).join("")}`,
   fileName: "adapter.zip",
   run: (name, bytes) => `${name} (${format(bytes / 1e6, 2)} MB)`,
   resume: "Go on",

@@ -152,6 +152,7 @@ lm("the base writes; a training's loss falls; the adapter is downloaded and come
   await state(page, "writing");
   await state(page, "ready");
   assert.deepEqual(await write(1), one, "the same words");
+  assert.match(await page.textContent("#adapter-report"), new RegExp(`: ${modules.length} of the model’s ${modules.length} modules adapted, rank 4, [\\d,.]+ parameters`));
   const names = Object.keys(files);
   await page.setInputFiles("#adapter-file", names.map((name) => ({ name, mimeType: "application/octet-stream", buffer: Buffer.from(files[name]) })));
   await state(page, "writing");

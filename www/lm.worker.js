@@ -71,7 +71,7 @@ async function describe(files) {
     const { metadata, tokenizer, tokenizerConfig } = await readGguf(gguf);
     const architecture = metadata.get("general.architecture"), own = (key) => metadata.get(`${architecture}.attention.${key}`);
     // As much of a config.json as an adapter for llama.cpp needs.
-    const config = { model_type: architecture.startsWith("bitnet") ? "bitnet" : architecture, num_attention_heads: own("head_count"), num_key_value_heads: own("head_count_kv") ?? null };
+    const config = { model_type: String(architecture).startsWith("bitnet") ? "bitnet" : architecture, num_attention_heads: own("head_count"), num_key_value_heads: own("head_count_kv") ?? null };
     return { from: { gguf }, parts: [gguf], config, weights: [], tokenizer, tokenizerConfig, template: tokenizerConfig.chat_template };
   }
   for (const name of ["config.json", "tokenizer.json"]) if (!get(name)) throw problem("no-file", { what: name });

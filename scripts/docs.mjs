@@ -26,13 +26,7 @@ function link(href) {
 const page = (current, title, titles, body, source) => `<!doctype html>
 <html lang="en">
 <head>
-  <meta charset="utf-8">
-  <meta name="viewport" content="width=device-width, initial-scale=1">
-  <meta name="color-scheme" content="light dark">
-  <meta name="description" content="{{docs.description}}">
-  <title>${escape(title)} · {{site.name}}</title>
-  <link rel="icon" href="../icon.svg" type="image/svg+xml">
-  <link rel="stylesheet" href="../style.css">
+  <site-head page="docs" title="${escape(title)}"></site-head>
 </head>
 <body>
   <site-header page="docs"></site-header>

@@ -1,6 +1,6 @@
 // The table of kernels; the work is done in check.worker.js. `<html data-state>` is loading, ready, checking, done or missing.
 import { format } from "./format.js";
-import { $, calm, complain, fillTable, setState, showDevice, showMissing } from "./shell.js";
+import { $, calm, complain, fillTable, setState, showDevice, showMissing, state } from "./shell.js";
 import { check as text, site } from "./text.js";
 
 let worker, facts, report;
@@ -17,6 +17,7 @@ function start() {
 function fail(message) {
   setState("lost");
   $("start").disabled = true;
+  $("start").textContent = text.start;
   complain(message, { restart: true });
 }
 
@@ -39,15 +40,16 @@ const hear = {
     $("status").textContent = text.running(done, all);
   },
   done({ gradients, left, compiling, seconds }) {
-    Object.assign(report, { gradients, compiling });
-    report.seconds = seconds;
+    Object.assign(report, { gradients, compiling, seconds });
     showResults(report.results);
-    $("progress").value = 1;
     const missed = report.results.filter(({ shapes, error }) => !shapes && !error).length;
     const failures = report.results.filter(({ error }) => error).length + (gradients.error ? 1 : 0);
-    $("status").textContent = text.done(report.results.length, failures, missed, seconds) + ` ${text.compiling(compiling)}${left && !missed ? ` ${text.cut(left)}` : ""}`;
-    $("status").classList.toggle("warn", failures > 0);
-    $("start").disabled = $("copy").disabled = false;
+    report.verdict = `${text.done(report.results.length, failures, missed, seconds)} ${text.compiling(compiling)}${left && !missed ? ` ${text.cut(left)}` : ""}`;
+    $("status").textContent = report.verdict;
+    $("status").classList.add(failures ? "warn" : "good");
+    $("start").textContent = text.start;
+    $("rest").hidden = !left;
+    $("copy").disabled = false;
     setState("done");
   },
 };
@@ -68,39 +70,48 @@ function showResults(results) {
 }
 
 function factRows() {
-  const { vendor, architecture, device, description, isSoftware, features, limits } = facts;
+  const { vendor, architecture, device, description, isSoftware, features } = facts;
   const names = text.names;
   return [
-    [names.adapter, [description, device].filter(Boolean).join(", ") || site.unnamedGpu],
+    [names.adapter, [description, device].filter(Boolean).join(", ") || [vendor, architecture].filter(Boolean).join(" ") || site.unnamedGpu],
     [names.vendor, vendor || names.none],
     [names.architecture, architecture || names.none],
     [names.kind, isSoftware ? names.software : names.hardware],
     [names.browser, navigator.userAgent],
     [names.features, features.join(", ") || names.none],
-    ...Object.entries(limits).sort().map(([name, value]) => [name, value.toLocaleString("en")]),
   ];
 }
+const limitRows = () => Object.entries(facts.limits).sort().map(([name, value]) => [name, value.toLocaleString("en")]);
 
 function showFacts() {
-  fillTable($("facts"), [[text.device, ""], ...factRows()]);
-  $("facts").rows[0].remove();
+  fillTable($("facts"), factRows(), { head: false });
+  fillTable($("limits"), limitRows(), { head: false });
 }
 
 /** The two tables in Markdown, for an issue. */
 function markdown() {
   const table = ([head, ...body]) => [head, head.map(() => "---"), ...body].map((cells) => `| ${cells.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`).join("\n");
   const date = [text.names.date, new Date().toISOString()];
-  return `${$("status").textContent}\n\n${table(rows())}\n\n${table([[text.device, ""], date, ...factRows()])}\n`;
+  return `${report.verdict ?? ""}\n\n${table(rows())}\n\n${table([[text.device, ""], date, ...factRows(), ...limitRows()])}\n`;
+}
+
+function check(what) {
+  $("start").textContent = text.stop;
+  $("copy").disabled = true;
+  $("rest").hidden = true;
+  $("results").hidden = false;
+  $("status").classList.remove("warn", "good");
+  setState("checking");
+  worker.postMessage(what);
 }
 
 $("start").onclick = () => {
+  if (state() === "checking") return worker.postMessage("stop");
   calm();
   report = { results: [] };
-  $("start").disabled = $("copy").disabled = true;
-  $("status").classList.remove("warn");
-  setState("checking");
-  worker.postMessage("check");
+  check("check");
 };
+$("rest").onclick = () => check("rest");
 
 $("copy").onclick = async () => {
   try {

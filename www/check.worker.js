@@ -3,7 +3,7 @@
 import { compileAhead } from "../dist/adopt.js";
 import initCheck, { Check, derivativeCount, kernels, shapeCount } from "./wasm/check.js";
 
-const BUDGET_MS = 14_000, MOST_MS = 17_500; // for further shapes; for compiling and first shapes
+const PATIENCE = { first: 17_500, further: 14_000 }; // ms: for compiling and first shapes, for further ones
 const TOGETHER = 12; // kernels that are compiled side by side
 
 async function facts() {
@@ -16,60 +16,81 @@ async function facts() {
   return { vendor, architecture, device, description, isSoftware, features: [...adapter.features].sort(), limits };
 }
 
-/** A result by kernel: how many shapes, the worst of them, times; or what came out wrong. */
-async function check(software) {
-  const gpu = await Check.open(software);
-  const began = performance.now();
-  const results = kernels().map((name) => ({ name, share: 0, absolute: 0, shapes: 0, ms: Infinity, error: "" }));
+let gpu, software, stopped; // stopped: whether somebody asked for that
+let tasks, results, gradients, next, compiled, compiling, spent; // of a check: what is to be done, what came out, how far it is
+
+/** A check from its beginning: every kernel's first shape, then the second ones; before those the gradients. */
+async function begin() {
+  gpu?.close();
+  gpu = await Check.open(software);
+  results = kernels().map((name) => ({ name, share: 0, absolute: 0, shapes: 0, ms: Infinity, error: "" }));
+  gradients = { worst: 0, shapes: 0, error: "" };
   const shapes = results.map((_, kernel) => shapeCount(kernel));
-  const all = shapes.reduce((sum, n) => sum + n, derivativeCount());
-  let done = 0, left = 0;
-  const late = (shape) => performance.now() - began > (shape ? BUDGET_MS : MOST_MS);
-  const tell = () => postMessage({ kind: "progress", results, done, all });
-  async function derive(i) {
-    try {
-      gradients.worst = Math.max(gradients.worst, await gpu.derivative(i));
-      if (!(gradients.worst <= 1e-3)) gradients.error = `${gradients.worst}`;
-      gradients.shapes += 1;
-    } catch (error) {
-      gradients.error = String(error.message ?? error);
-    }
-    done += 1;
-  }
-  const gradients = { worst: 0, shapes: 0, error: "" };
-  let compiled = 0, compiling = 0;
-  for (let shape = 0; shape < Math.max(...shapes); shape += 1) {
-    if (shape < derivativeCount() && !late(shape)) await derive(shape);
-    for (const [kernel, result] of results.entries()) {
-      if (shape >= shapes[kernel] || result.error) continue;
-      if (late(shape)) { left += 1; continue; }
-      if (kernel >= compiled) {
-        const before = performance.now();
-        await compileAhead(gpu.device(), (keep) => gpu.compile(kernel, TOGETHER, keep));
-        compiled = kernel + TOGETHER;
-        compiling += performance.now() - before;
-      }
-      try {
-        const run = await gpu.run(kernel, shape);
-        result.share = Math.max(result.share, run.share);
-        result.absolute = Math.max(result.absolute, run.absolute);
-        result.ms = Math.min(result.ms, run.ms);
-        result.shapes += 1;
-        run.free();
-      } catch (error) {
-        result.error = String(error.message ?? error);
-      }
-      done += 1;
-      if (done % 8 === 0) tell();
-    }
-  }
-  gpu.close();
-  tell();
-  postMessage({ kind: "done", gradients, left, compiling: compiling / 1000, seconds: (performance.now() - began) / 1000 });
+  tasks = Array.from({ length: Math.max(...shapes, derivativeCount()) }, (_, shape) => [
+    ...(shape < derivativeCount() ? [{ shape }] : []),
+    ...results.map((_, kernel) => ({ kernel, shape })).filter(({ kernel }) => shape < shapes[kernel]),
+  ]).flat();
+  next = compiled = compiling = spent = 0;
 }
 
-let software;
-onmessage = ({ data }) => data === "check" && check(software).catch((error) => postMessage({ kind: "failed", message: String(error.message ?? error) }));
+/** Goes on until all is done, a time is over, or somebody stops it. */
+async function go(patience) {
+  const began = performance.now();
+  stopped = false;
+  const tell = () => postMessage({ kind: "progress", results, done: next, all: tasks.length });
+  for (; next < tasks.length; next += 1) {
+    const { kernel, shape } = tasks[next];
+    if (stopped || performance.now() - began > (shape ? patience.further : patience.first)) break;
+    if (kernel === undefined) await derive(shape);
+    else if (!results[kernel].error) await run(kernel, shape);
+    if (next % 8 === 0) tell();
+  }
+  tell();
+  spent += performance.now() - began;
+  postMessage({ kind: "done", gradients, left: tasks.length - next, compiling: compiling / 1000, seconds: spent / 1000 });
+}
+
+async function derive(i) {
+  try {
+    gradients.worst = Math.max(gradients.worst, await gpu.derivative(i));
+    if (!(gradients.worst <= 1e-3)) gradients.error = `${gradients.worst}`;
+    gradients.shapes += 1;
+  } catch (error) {
+    gradients.error = String(error.message ?? error);
+  }
+}
+
+async function run(kernel, shape) {
+  const result = results[kernel];
+  if (kernel >= compiled) {
+    const before = performance.now();
+    await compileAhead(gpu.device(), (keep) => gpu.compile(kernel, TOGETHER, keep));
+    compiled = kernel + TOGETHER;
+    compiling += performance.now() - before;
+  }
+  try {
+    const { share, absolute, ms } = await gpu.run(kernel, shape);
+    result.share = Math.max(result.share, share);
+    result.absolute = Math.max(result.absolute, absolute);
+    result.ms = Math.min(result.ms, ms);
+    result.shapes += 1;
+  } catch (error) {
+    result.error = String(error.message ?? error);
+  }
+}
+
+const commands = {
+  async check() { await begin(); await go(PATIENCE); },
+  rest: () => go({ first: Infinity, further: Infinity }),
+  stop() { stopped = true; },
+};
+onmessage = async ({ data }) => {
+  try {
+    await commands[data]();
+  } catch (error) {
+    postMessage({ kind: "failed", message: String(error.message ?? error) });
+  }
+};
 
 facts().then(async (found) => {
   software = found.isSoftware;

@@ -2,8 +2,7 @@
 //
 // For tests and the curious: `<html data-state>` is loading, ready, training, paused, lost or missing, and
 // `loraDemo.snapshot()` gives the settings, ΔW*, and what was measured last, all of it after the same step.
-import { Gpu, LoraError } from "lora-webgpu";
-import { adapterFile } from "./adapter-file.js";
+import { Gpu, LoraError, savePeft } from "lora-webgpu";
 import { Chart } from "./charts.js";
 import { format } from "./format.js";
 import { colourTable, drawHeatMap, drawScale } from "./heatmap.js";
@@ -192,9 +191,21 @@ function paintMaps() {
   drawScale($("scale"), table);
   $("scale-low").textContent = `−${format(limit, 2)}`;
   $("scale-high").textContent = `+${format(limit, 2)}`;
+  drawFactor("map-a", now.a, settings.rank, inFeatures);
+  drawFactor("map-b", enabled ? now.b : new Float32Array(now.b.length), outFeatures, settings.rank);
+  $("maps").style.setProperty("--rank", settings.rank);
+  $("a-key").textContent = text.keyA(settings);
+  $("b-key").textContent = text.keyB;
   describe("map-target", text.heatMap(text.mapDelta, settings, ...range(problem.delta)));
   describe("map-learnt", enabled ? text.heatMap(text.mapAdapter(now.distance), settings, ...range(learnt)) : text.mapOff);
   painted = now;
+}
+
+/** A and B, each by a scale of its own. */
+function drawFactor(id, values, rows, columns) {
+  const [low, high] = range(values);
+  drawHeatMap($(id), values, rows, columns, Math.max(-low, high) || 1, table);
+  describe(id, text.heatMap(text.factors[id], { outFeatures: rows, inFeatures: columns }, low, high));
 }
 
 const shownDelta = () => (enabled ? now.delta : new Float32Array(now.delta.length));
@@ -235,8 +246,7 @@ $("enabled").onchange = () => inTurn(async () => {
 
 $("download").onclick = () => inTurn(async () => {
   const { layer, settings } = session;
-  const [a, b] = await Promise.all([layer.a.read(), layer.b.read()]);
-  download(adapterFile({ ...settings, a, b, scaling: layer.scaling }), `lora-demo-r${settings.rank}.safetensors`);
+  download((await savePeft({ layers: [layer] })).zip(), `lora-demo-r${settings.rank}.zip`);
 });
 
 // A slider sends many changes: those that wait are one.

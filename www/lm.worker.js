@@ -8,7 +8,7 @@ import {
 const tell = (kind, data) => postMessage({ kind, ...data });
 
 let gpu, model, language, trainer, run, training; // training: { settings, text, name, step, losses, samples, … }
-let source; // of the model: { config, weights, own }, own being { name, fingerprint } of a visitor's
+let source; // of the model: { config, weights, index?, own? }, own being { name, fingerprint } of a visitor's
 let adapter = false; // whether there is one on the model
 
 // ── The model ──
@@ -56,6 +56,8 @@ async function take(next, words, from) {
   return { modules, layers, maxPositions, bytes, merges: source.weights.length > 0, fingerprint: source.own?.fingerprint };
 }
 
+const INDEX = "model.safetensors.index.json"; // of a model in several files: which of them has which tensor
+
 /** What a folder's files, or one GGUF file, say of a model before its weights are read. */
 async function describe(files) {
   const get = (name) => files.find((file) => file.name === name);
@@ -75,11 +77,11 @@ async function describe(files) {
     return { from: { gguf }, parts: [gguf], config, weights: [], tokenizer, tokenizerConfig, template: tokenizerConfig.chat_template };
   }
   for (const name of ["config.json", "tokenizer.json"]) if (!get(name)) throw problem("no-file", { what: name });
-  const [config, tokenizer, tokenizerConfig, index] = await Promise.all(["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"].map(json));
+  const [config, tokenizer, tokenizerConfig, index] = await Promise.all(["config.json", "tokenizer.json", "tokenizer_config.json", INDEX].map(json));
   const names = get("model.safetensors") || !index?.weight_map ? ["model.safetensors"] : [...new Set(Object.values(index.weight_map))];
   const weights = names.map(get).filter(Boolean); // what is missing, the loading tells
   const template = (await get("chat_template.jinja")?.text()) ?? tokenizerConfig?.chat_template;
-  return { from: { folder: files }, parts: [get("config.json"), ...weights], config, weights, tokenizer, tokenizerConfig: tokenizerConfig ?? {}, template };
+  return { from: { folder: files }, parts: [get("config.json"), ...weights], config, weights, index: index ? get(INDEX) : undefined, tokenizer, tokenizerConfig: tokenizerConfig ?? {}, template };
 }
 
 /** Tells whether files are those of a saved run: of names, sizes, and the first and last mebibyte. */
@@ -91,11 +93,11 @@ async function fingerprint(files) {
 
 /** A visitor's model in place of the one that is there, which stays where the files are not right. */
 async function open({ files, name, dtype }) {
-  const { from, parts, config, weights, tokenizer, tokenizerConfig, template } = await describe(files);
+  const { from, parts, config, weights, index, tokenizer, tokenizerConfig, template } = await describe(files);
   const next = await CausalLM.load(gpu, { ...from, dtype, onProgress: ({ loaded, total }) => tell("loading", { loaded, total }) });
   try {
     const words = languageOf(tokenizer, tokenizerConfig, next, template, config);
-    return await take(next, words, { config, weights, own: { name, fingerprint: await fingerprint(parts) } });
+    return await take(next, words, { config, weights, index, own: { name, fingerprint: await fingerprint(parts) } });
   } catch (error) {
     next.dispose();
     throw error;
@@ -241,7 +243,7 @@ async function begin({ text, name, settings }) {
   run = undefined;
   forget();
   makeTrainer(settings);
-  training = { text, name, settings, model: source.own, step: 0, seconds: 0, losses: [], samples: [], examples, kept };
+  training = { text, name, settings, model: source.own, step: 0, losses: [], samples: [], examples, kept };
   run = await Checkpoints.open(name).catch((error) => void tell("unsaved", { message: error.message }));
   go();
   return { notes, examples: examples.length, held: kept.length };
@@ -266,28 +268,35 @@ async function resume({ name }) {
   return rest;
 }
 
-let pausing = false, finished = Promise.resolve();
+/** An error's code. A map or a submit that a lost device ends can be told before the loss is: that is waited for. */
+async function codeOf({ code }) {
+  const lost = code === "validation" && await Promise.race([gpu.lost, new Promise((done) => { setTimeout(done, 500); })]);
+  return lost ? "device-lost" : code;
+}
+
+let pausing = false, saving = false, finished = Promise.resolve();
 
 function go() {
-  pausing = false;
-  finished = loop().catch((error) => tell("failed", { message: error.message, code: error.code }));
+  pausing = saving = false;
+  finished = loop().catch(async (error) => tell("failed", { message: error.message, code: await codeOf(error) }));
 }
 
 async function loop() {
   const { settings } = training;
   const tokens = settings.batchSize * settings.length;
   if (!training.samples.length) await sample();
-  let began = performance.now();
+  let began = performance.now(), first; // first: the step and the time from which the pace is taken, samples in between included
   const epochs = Math.ceil((settings.steps * settings.batchSize) / training.examples.length) + 1;
   for await (const { step, loss, gradNorm, skipped } of trainer.train(training.examples, { epochs })) {
-    const seconds = (performance.now() - began) / 1000;
+    const now = performance.now();
     training.step = step;
-    training.seconds += seconds;
     training.losses.push([step, loss]);
-    tell("step", { step, loss, gradNorm, skipped, tokensPerSecond: tokens / seconds, left: ((settings.steps - step) * training.seconds) / step });
+    first ??= { step, now }; // which has waited for the compiler
+    const pace = step > first.step ? (now - first.now) / 1000 / (step - first.step) : undefined;
+    tell("step", { step, loss, gradNorm, skipped, tokensPerSecond: (1000 * tokens) / (now - began), left: step < settings.steps ? (settings.steps - step) * pace : 0 });
     const last = step >= settings.steps;
     if (last || step % settings.every === 0) await sample();
-    if (last || pausing || step % 10 === 0) await keep();
+    if (last || pausing || saving || step % 10 === 0) await keep();
     if (last || pausing) break;
     began = performance.now();
   }
@@ -306,6 +315,7 @@ async function sample() {
 }
 
 async function keep() {
+  saving = false;
   try {
     await run?.save(state);
   } catch (error) {
@@ -329,7 +339,8 @@ const commands = {
   pause,
   async stop() { await pause(); await run?.close(); run = undefined; return {}; },
   stopWriting() { stopWriting = true; },
-  async save() { if (training && run) await keep(); },
+  // After the step that is under way: until then its record is not among the run's facts, though the trainer's state may have it.
+  save() { saving = true; },
   async runs() { return { runs: await Checkpoints.list() }; },
   async deleteRun({ name }) { await Checkpoints.delete(name); },
   /** Of a text, before it is learned: how many examples, and what is lost of it. */
@@ -339,22 +350,26 @@ const commands = {
   },
   estimate: ({ rank, alpha, modules, batchSize, length }) =>
     model.estimate({ rank, alpha, targetModules: MODULES[modules], batch: batchSize, tokens: Math.min(length, model.maxPositions) }),
-  /** The adapter's files by name, as PEFT's or llama.cpp's, or the model's with the adapter in them. */
+  /** The files to download, by name: the adapter as PEFT's or llama.cpp's, or the model's with the adapter in them. */
   async adapter({ as }) {
     const { config, weights } = await model.saveAdapter();
-    if (as === "peft") return { files: { "adapter_config.json": new TextEncoder().encode(config), "adapter_model.safetensors": weights } };
     const saved = await loadPeft({ config: JSON.parse(config), weights });
-    if (as === "gguf") return { files: { "adapter.gguf": await saved.toGguf({ modelConfig: source.config }) } };
+    if (as === "peft") return { files: { "adapter.zip": saved.files().zip() } };
+    if (as === "gguf") return { files: { "adapter.gguf": new Blob([await saved.toGguf({ modelConfig: source.config })]) } };
     const merged = await merge({ adapter: saved, model: source.weights });
-    return { files: Object.fromEntries(source.weights.map(({ name = "model.safetensors" }, i) => [name, merged[i]])) };
+    const files = Object.fromEntries(source.weights.map(({ name = "model.safetensors" }, i) => [name, merged[i]]));
+    // Tensors stay in their files, and as large.
+    return { files: source.index ? { ...files, [INDEX]: source.index } : files };
   },
-  /** PEFT's files, or llama.cpp's; an adapter that does not fit leaves the one that was there. */
-  async loadAdapter({ config, weights, gguf }) {
-    if (gguf) ({ config, weights } = (await importAdapter({ format: "gguf", file: gguf, modelConfig: source.config })).files());
+  /** An adapter's files as a visitor has them: a zip, PEFT's two, or llama.cpp's. One that does not fit leaves the one that was there. */
+  async loadAdapter({ files }) {
+    const gguf = files.find(({ name }) => /\.gguf$/i.test(name));
+    const opened = await (gguf ? importAdapter({ format: "gguf", file: gguf, modelConfig: source.config }) : loadPeft(files.length === 1 ? files[0] : files));
     const old = adapter ? await model.saveAdapter() : undefined;
     forget();
     training = undefined;
     try {
+      const { config, weights } = opened.files();
       await model.loadAdapter({ config, weights });
     } catch (error) {
       if (old) await model.loadAdapter(old);
@@ -362,7 +377,7 @@ const commands = {
       throw error;
     }
     adapter = true;
-    const { modules, parameters, notes } = await loadPeft({ config: JSON.parse(config), weights });
+    const { modules, parameters, notes } = opened;
     return { modules: modules.length, of: model.modules.length, ranks: [...new Set(modules.map(({ rank }) => rank))], parameters, notes };
   },
   destroy() { gpu.device.destroy(); },
@@ -371,7 +386,11 @@ const commands = {
 // One after the other, but for what ends something.
 let turn = Promise.resolve();
 onmessage = ({ data: { kind, id, ...data } }) => {
-  const work = () => Promise.resolve(data).then(commands[kind]).then((answer) => tell("answer", { id, answer }), ({ message, code, line, what, fingerprint }) => tell("answer", { id, error: { message, code, line, what, fingerprint } }));
+  const failed = async (error) => {
+    const { message, line, what, fingerprint } = error;
+    tell("answer", { id, error: { message, code: await codeOf(error), line, what, fingerprint } });
+  };
+  const work = () => Promise.resolve(data).then(commands[kind]).then((answer) => tell("answer", { id, answer }), failed);
   if (["pause", "stop", "stopWriting"].includes(kind)) work();
   else turn = turn.then(work);
 };

@@ -5,14 +5,13 @@ import { filesOf, folderOf, keepFolder } from "./folders.js";
 import { format } from "./format.js";
 import { $, calm, complain, download, setState as setPageState, showDevice, showMissing, state } from "./shell.js";
 import { model as text, site } from "./text.js";
-import { unzip, zip } from "./zip.js";
 
 const PROMPTS = { "chat.jsonl": "Question: What should I do on a rainy day?\n\nAnswer:" };
 const base = new URL("./", location.href).href;
 
 let worker, calls, modules, merges;
 let own; // { files, name, dtype, folder? }: a model of the visitor's in place of the site's
-let hasAdapter = false, current, samples = []; // current: the run's settings, name and text
+let hasAdapter = false, wasTraining = false, current, samples = []; // current: the run's settings, name and text
 let written = Promise.resolve(); // the end of what is being written
 const chart = new Chart($("chart"), [{ colour: "--accent" }, { colour: "--second", points: true }], { log: false });
 
@@ -46,8 +45,9 @@ const hear = {
   },
   lost({ message }) {
     if (state() === "loading") return;
+    wasTraining = state() === "training";
     setState("lost", "");
-    complain(current ? text.lost(message) : site.lost(message), { restart: true });
+    complain(current ? text.lost(message) : site.lost(message), { restart: true, words: current ? text.carryOn : site.again });
   },
   text({ who, text }) { show(`${who}-text`, text); },
   step(record) {
@@ -68,7 +68,7 @@ const hear = {
   unsaved: ({ message }) => complain(text.unsaved(message)),
   rest({ step, done }) {
     hasAdapter = true;
-    setState(done ? "ready" : "paused", done ? text.done(step, current.loss) : text.paused(step));
+    setState(done ? "ready" : "paused", done ? text.done(step, current.loss, best()) : text.paused(step));
     listRuns();
   },
   failed({ message, code }) {
@@ -110,7 +110,9 @@ function setState(state, message) {
   for (const id of ["download", "download-gguf"]) $(id).disabled = !idle || !hasAdapter;
   $("download-merged").disabled = !idle || !hasAdapter || !merges;
   $("adapter-file").disabled = !idle;
-  for (const field of $("settings").elements) field.disabled = !["ready", "writing"].includes(state);
+  // Text and settings can be seen to while the first model comes.
+  const coming = state === "loading" && !modules;
+  for (const field of $("settings").elements) field.disabled = !["ready", "writing"].includes(state) && !(coming && !field.closest("#own"));
   if (message !== undefined) $("status").textContent = message;
   keepAwake(training);
 }
@@ -158,6 +160,12 @@ function showSamples() {
   }));
 }
 
+/** The step after which the text held out was guessed best, where it is not the last one that was looked at. */
+function best() {
+  const { step, held } = samples.reduce((best, sample) => (sample.held < best.held ? sample : best), samples[0] ?? {});
+  return held < samples.at(-1)?.held ? step : 0;
+}
+
 // ── The model ──
 
 const field = (name) => $("settings").elements.namedItem(name);
@@ -182,6 +190,7 @@ function showModel(found) {
 }
 
 async function showEstimate() {
+  if (!modules) return;
   const numbers = ["rank", "alpha", "batchSize", "length"].map(field);
   if (numbers.some(({ validity }) => !validity.valid)) return;
   const [rank, alpha, batchSize, length] = numbers.map(({ valueAsNumber }) => valueAsNumber);
@@ -306,16 +315,14 @@ function clearRun() {
 $("train").onclick = act(async () => {
   calm();
   if (state() === "writing") ask("stopWriting");
-  else if (state() === "paused") {
-    setState("training", text.training(current.step, current.settings.steps));
-    return ask("go");
-  }
+  else if (state() === "paused") return goOn();
   const settings = readSettings();
   if (!settings) return;
   const words = $("text").value;
   const style = $("style").selectedOptions[0].textContent.trim();
   newRun(settings, `${own ? `${own.name.slice(0, 24)}: ` : ""}${style}, ${new Date().toLocaleString("sv").slice(0, 19)}`, words);
   setState("training", text.starting);
+  if (matchMedia("(max-width: 599px)").matches) $("status").scrollIntoView(); // the settings are above it
   try {
     const { notes } = await ask("begin", { text: words, name: current.name, settings });
     if (text.notes(notes)) complain(text.notes(notes));
@@ -324,6 +331,11 @@ $("train").onclick = act(async () => {
     throw error;
   }
 });
+
+function goOn() {
+  setState("training", text.training(current.step, current.settings.steps));
+  return ask("go");
+}
 
 $("pause").onclick = act(async () => { $("status").textContent = text.pausing; await ask("pause"); });
 $("stop").onclick = act(async () => {
@@ -362,28 +374,17 @@ $("write").onclick = act(() => write());
 
 // ── Adapters ──
 
-$("download").onclick = act(async () => {
-  const { files } = await ask("adapter", { as: "peft" });
-  download(zip(files), text.fileName);
-});
-for (const as of ["gguf", "merged"]) {
-  $(`download-${as}`).onclick = act(async () => {
+for (const [button, as] of Object.entries({ "download": "peft", "download-gguf": "gguf", "download-merged": "merged" })) {
+  $(button).onclick = act(async () => {
     const { files } = await ask("adapter", { as });
-    for (const [name, content] of Object.entries(files)) download(new Blob([content]), name);
+    for (const [name, blob] of Object.entries(files)) download(blob, name);
   });
 }
 
 async function openAdapter(files) {
   await quiet();
   if (!["ready", "paused"].includes(state())) return complain(text.busy);
-  const gguf = files.find(({ name }) => /\.gguf$/i.test(name)), found = {};
-  for (const file of gguf ? [] : files) found[file.name] = new Uint8Array(await file.arrayBuffer());
-  const packed = Object.values(found).map((bytes) => unzip(bytes)).find(Boolean);
-  const all = packed ?? found;
-  const pick = (ending) => Object.entries(all).find(([name]) => name.endsWith(ending))?.[1];
-  const config = pick(".json"), weights = pick(".safetensors");
-  if (!gguf && !(config && weights)) return complain(text.noAdapter);
-  const report = await ask("loadAdapter", gguf ? { gguf } : { config: new TextDecoder().decode(config), weights });
+  const report = await ask("loadAdapter", { files });
   $("adapter-report").textContent = text.adapterReport(report);
   hasAdapter = true;
   current = undefined;
@@ -465,7 +466,7 @@ async function resume(name, again = false) {
     $("progress").value = step / settings.steps;
     hasAdapter = true;
     const done = step >= settings.steps;
-    setState(done ? "ready" : "paused", done ? text.done(step, current.loss) : text.paused(step));
+    setState(done ? "ready" : "paused", done ? text.done(step, current.loss, best()) : text.paused(step));
     await listRuns();
   } catch (error) {
     setState("ready", "");
@@ -508,7 +509,9 @@ async function boot() {
 $("restart").onclick = act(async () => {
   const name = current?.name;
   await boot();
-  if (name) await resume(name);
+  if (!name) return;
+  await resume(name);
+  if (wasTraining && state() === "paused") await goOn();
 });
 
 globalThis.lmPage = {

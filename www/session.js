@@ -23,7 +23,7 @@ export class Session {
       // The hidden answer is a frozen layer of its own, with W + ΔW* for its weight and its adapter off.
       const target = own(new LoraLinear(gpu, { ...sizes, name: "target", weight: weight.map((w, i) => w + delta[i]), rank: 1 }));
       target.enabled = false;
-      const layer = this.layer = own(new LoraLinear(gpu, { ...sizes, name: "layer", weight, rank, alpha, seed }));
+      const layer = this.layer = own(new LoraLinear(gpu, { ...sizes, name: "demo", weight, rank, alpha, seed }));
       const rule = optimizer === "sgd" ? sgd({ lr, momentum: 0.9 }) : adamw({ lr, weightDecay: 0 });
       this.#optimizer = own(new Optimizer(gpu, { layers: [layer], optimizer: rule }));
 
@@ -79,7 +79,7 @@ export class Session {
       layer.deltaWeight(), layer.a.read(), layer.b.read(), layer.gradA.read(), layer.gradB.read(),
     ]);
     return {
-      step, lossOn, lossOff, delta, distance: distance(delta, problem.delta), normA: norm(gradA), normB: norm(gradB),
+      step, lossOn, lossOff, delta, a, b, distance: distance(delta, problem.delta), normA: norm(gradA), normB: norm(gradB),
       sigma: singularValues(a, b, layer.rank, layer.scaling),
     };
   }

@@ -8,9 +8,10 @@ export const $ = (id) => document.getElementById(id);
 export const state = () => document.documentElement.dataset.state;
 export const setState = (state) => { document.documentElement.dataset.state = state; };
 
-/** Shows a message until it is dismissed; one with `restart` stays until the page starts again. */
-export function complain(message, { restart = false } = {}) {
+/** Shows a message until it is dismissed; one with `restart` stays until the page starts again, by a button with `words` on it. */
+export function complain(message, { restart = false, words = site.again } = {}) {
   $("problem-text").textContent = message;
+  $("restart").textContent = words;
   $("restart").hidden = !restart;
   $("dismiss").hidden = restart;
   $("problem").hidden = false;
@@ -34,13 +35,13 @@ export function showDevice({ vendor, architecture, description, isSoftware }) {
   $("software").hidden = !isSoftware;
 }
 
-/** A table row by row; the first row is the head, the first cell of each row names it. */
-export function fillTable(table, rows) {
+/** A table row by row; the first row is the head, if there is one, and the first cell of each row names it. */
+export function fillTable(table, rows, { head = true } = {}) {
   table.replaceChildren(...rows.map((cells, i) => {
     const row = document.createElement("tr");
     row.append(...cells.map((words, column) => {
-      const cell = document.createElement(i === 0 || column === 0 ? "th" : "td");
-      if (cell.tagName === "TH") cell.scope = i === 0 ? "col" : "row";
+      const cell = document.createElement((head && i === 0) || column === 0 ? "th" : "td");
+      if (cell.tagName === "TH") cell.scope = head && i === 0 ? "col" : "row";
       cell.textContent = words;
       return cell;
     }));

@@ -4,6 +4,7 @@ import { existsSync, mkdirSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
+import { unzip } from "../../dist/zip.js";
 import { root } from "../../scripts/lib.mjs";
 import { serve } from "../../scripts/start.mjs";
 import { launch, onPage } from "./browser.mjs";
@@ -200,6 +201,13 @@ demo("the rank's effect shows at once: what it can reach, and a training that go
   assert.equal(Number(await page.getAttribute("#n-floor", "value")), floor);
   assert.deepEqual(await page.evaluate(() => [...document.querySelectorAll("#spectrum span")].map((place) => place.className)), ["", "", "", "beyond"]);
   assert.ok(await page.isVisible("#beyond-key"));
+  // A and B are as thick as the rank, on the screen, too.
+  const thick = () => page.evaluate(() => ["map-a", "map-b"].map((id) => {
+    const canvas = document.getElementById(id), { width, height } = canvas.getBoundingClientRect();
+    return [canvas.width, canvas.height, Math.min(width, height)];
+  }));
+  assert.deepEqual(await thick(), [[64, 3, 9], [3, 64, 9]]);
+  assert.equal(await page.textContent("#a-key"), "A, 3\u00a0×\u00a064");
   await until(page, (now) => now.loss < now.lossOff / 2);
   await page.keyboard.press("ArrowRight");
   await until(page, (now) => now.step === 0 || now.loss > now.lossOff / 2);
@@ -252,14 +260,17 @@ demo("a learning rate that is too large ends in words, not in NaN for ever", {},
   assert.equal(await page.getAttribute("html", "data-state"), "paused");
 });
 
-demo("A and B come as a safetensors file", {}, async (page) => {
+demo("A and B come as PEFT's two files, which have the page's own product", {}, async (page) => {
   await page.click("#train");
   await until(page, (now) => now.loss < now.lossOff / 2);
   await page.click("#train");
   await state(page, "paused");
   const [file] = await Promise.all([page.waitForEvent("download"), page.click("#download")]);
-  assert.equal(file.suggestedFilename(), "lora-demo-r4.safetensors");
-  const bytes = await readFile(await file.path());
+  assert.equal(file.suggestedFilename(), "lora-demo-r4.zip");
+  const files = await unzip(await readFile(await file.path()), () => true);
+  const config = JSON.parse(new TextDecoder().decode(files.get("adapter_config.json")));
+  assert.deepEqual([config.peft_type, config.r, config.lora_alpha, config.target_modules], ["LORA", 4, 8, ["demo"]]);
+  const bytes = Buffer.from(files.get("adapter_model.safetensors"));
   const size = Number(bytes.readBigUInt64LE(0));
   const header = JSON.parse(bytes.subarray(8, 8 + size).toString());
   const tensor = (name) => {
@@ -270,9 +281,8 @@ demo("A and B come as a safetensors file", {}, async (page) => {
   };
   const a = tensor("A"), b = tensor("B");
   assert.deepEqual([a.shape, b.shape], [[4, 64], [64, 4]]);
-  assert.equal(bytes.length, 8 + size + 4 * 4 * 128);
   const { learnt, scaling } = await snapshot(page);
-  assert.equal(Number(header.__metadata__.scaling), scaling);
+  assert.equal(scaling, 2);
   const product = learnt.map((_, i) => scaling * [0, 1, 2, 3].reduce((sum, r) => sum + b.at(Math.floor(i / 64), r) * a.at(r, i % 64), 0));
   assert.ok(distance(product, learnt) < 1e-6);
 });
@@ -335,12 +345,17 @@ for (const [code, words, init] of [
   });
 }
 
-for (const width of [360, 768, 1200, 1600]) {
-  demo(`${width} pixels wide, nothing sticks out`, { viewport: { width, height: 800 } }, async (page) => {
-    await page.click("#step");
-    await until(page, (now) => now.step === 1);
-    const wide = await page.evaluate(() => [...document.querySelectorAll("body *")]
-      .filter((element) => element.getBoundingClientRect().right > innerWidth + 0.5).map((element) => element.outerHTML.slice(0, 80)));
-    assert.deepEqual(wide, []);
-  });
-}
+demo("at every width nothing sticks out, and the two maps are of one size", {}, async (page) => {
+  await page.click("#step");
+  await until(page, (now) => now.step === 1);
+  for (const width of [360, 768, 1200, 1600]) {
+    await page.setViewportSize({ width, height: 800 });
+    const { wide, sizes } = await page.evaluate(async () => {
+      await new Promise((done) => { requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))); }); // the charts follow their boxes
+      const wide = [...document.querySelectorAll("body *")].filter((element) => element.getBoundingClientRect().right > innerWidth + 0.5).map((element) => element.outerHTML.slice(0, 80));
+      return { wide, sizes: ["map-target", "map-learnt"].map((id) => { const { top, width, height } = document.getElementById(id).getBoundingClientRect(); return [top, width, height].map(Math.round); }) };
+    });
+    assert.deepEqual(wide, [], `${width}`);
+    assert.deepEqual(sizes[0], sizes[1], `${width}`);
+  }
+});

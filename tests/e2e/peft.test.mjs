@@ -6,11 +6,11 @@ import { tmpdir } from "node:os";
 import { basename, dirname, join, relative, resolve } from "node:path";
 import { after, before, test } from "node:test";
 import { promisify } from "node:util";
-import { crc32, deflateRawSync } from "node:zlib";
 import { LoraError, combine, importAdapter, loadPeft, makePeft, merge, modelModules, savePeft } from "../../dist/node.js";
 import { root } from "../../scripts/lib.mjs";
 import { serve } from "../../scripts/start.mjs";
 import { launch, onPage } from "./browser.mjs";
+import { deflated } from "./zip.mjs";
 
 const golden = process.env.LORA_GOLDEN ? resolve(process.env.INIT_CWD ?? ".", process.env.LORA_GOLDEN) : join(root, "tests/golden");
 const CONFIG = "adapter_config.json", WEIGHTS = "adapter_model.safetensors";
@@ -101,27 +101,6 @@ test("what PEFT saved is loaded, and saved again byte for byte", async () => {
   console.log(`# ${folders.length} adapters loaded and saved again`);
   assert.ok(folders.length > 0);
 });
-
-/** A zip whose entries are deflated. */
-function deflated(files, damage = 0) {
-  const entries = [], directory = [];
-  let at = 0;
-  const numbers = (format, ...values) => Buffer.concat(values.map((v, i) => {
-    const bytes = Buffer.alloc(Number(format[i]));
-    bytes.writeUIntLE(v, 0, bytes.length);
-    return bytes;
-  }));
-  for (const [name, data] of Object.entries(files)) {
-    const packed = deflateRawSync(data), encoded = Buffer.from(name);
-    const common = numbers("222224442" + "2", 20, 0, 8, 0, 0, (crc32(data) ^ damage) >>> 0, packed.length, data.length, encoded.length, 0);
-    const entry = Buffer.concat([numbers("4", 0x04034b50), common, encoded, packed]);
-    directory.push(numbers("42", 0x02014b50, 20), common, numbers("22244", 0, 0, 0, 0, at), encoded);
-    entries.push(entry);
-    at += entry.length;
-  }
-  const end = Buffer.concat(directory), count = entries.length;
-  return new Uint8Array(Buffer.concat([...entries, end, numbers("4222244" + "2", 0x06054b50, 0, 0, count, count, end.length, at, 0)]));
-}
 
 test("an adapter comes from an address, a zip, chosen files, bytes or objects", async () => {
   const folder = folders[0], [config, weights] = [read(folder, CONFIG), read(folder, WEIGHTS)];

@@ -1,17 +1,18 @@
 // The language model's page: training, pausing, a closed tab, a lost device, adapters out and in, models of the visitor's own, broken
 // files.
 import assert from "node:assert/strict";
-import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
+import { unzip } from "../../dist/zip.js";
 import { root } from "../../scripts/lib.mjs";
 import { serve } from "../../scripts/start.mjs";
-import { unzip } from "../../www/zip.js";
 import { launch, onPage } from "./browser.mjs";
-import { llamaGguf, safetensors } from "./gguf.mjs";
+import { llamaGguf, safetensors, writeSafetensors } from "./gguf.mjs";
+import { deflated } from "./zip.mjs";
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const site = join(root, "www/dist");
@@ -25,7 +26,7 @@ const gguf = llamaGguf(config, safetensors(join(golden, "model.safetensors")), {
   "tokenizer.ggml.token_type": tokens.map((_, i) => (i === 0 ? 3 : 1)), "tokenizer.ggml.eos_token_id": 0,
 });
 
-let browser, server, temporary, folder;
+let browser, server, temporary, folder, sharded; // sharded: the same model in two files
 
 before(async () => {
   temporary = mkdtempSync(join(tmpdir(), "lora-"));
@@ -34,6 +35,13 @@ before(async () => {
   for (const name of ["config.json", "model.safetensors"]) copyFileSync(join(golden, name), join(folder, name));
   writeFileSync(join(folder, "tokenizer.json"), JSON.stringify(tokenizer));
   writeFileSync(join(folder, "tokenizer_config.json"), JSON.stringify({ eos_token: "<|endoftext|>" }));
+  sharded = join(temporary, "in-two-files");
+  cpSync(folder, sharded, { recursive: true });
+  rmSync(join(sharded, "model.safetensors"));
+  const tensors = safetensors(join(golden, "model.safetensors")), names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+  const weightMap = Object.fromEntries(tensors.map(({ name }) => [name, names[Number(/layers\.1\./.test(name))]]));
+  for (const file of names) writeFileSync(join(sharded, file), writeSafetensors(tensors.filter(({ name }) => weightMap[name] === file)));
+  writeFileSync(join(sharded, "model.safetensors.index.json"), JSON.stringify({ metadata: {}, weight_map: weightMap }));
   assert.ok(existsSync(join(site, "model.html")), "www/dist has no model.html: npm run build");
   server = await serve(site, 0);
   browser = await launch();
@@ -59,6 +67,12 @@ const drop = (page, files) => page.evaluate((files) => {
   for (const [name, base64] of files) dataTransfer.items.add(new File([Uint8Array.from(atob(base64), (c) => c.charCodeAt(0))], name));
   dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }));
 }, Object.entries(files).map(([name, bytes]) => [name, Buffer.from(bytes).toString("base64")]));
+// Drops what lies on the disk, folders as such: what only the browser can make of it.
+async function dropPaths(page, ...files) {
+  const session = await page.context().newCDPSession(page);
+  for (const type of ["dragEnter", "dragOver", "drop"]) await session.send("Input.dispatchDragEvent", { type, x: 700, y: 60, data: { items: [], files, dragOperationsMask: 1 } });
+  await session.detach();
+}
 const complaint = async (page, words) => {
   await page.waitForFunction(() => !document.querySelector("#problem").hidden, undefined, POLL);
   assert.match(await page.textContent("#problem-text"), words);
@@ -138,7 +152,7 @@ lm("the base writes; a training's loss falls; the adapter is downloaded and come
 
   // PEFT's two files, out and in.
   const [file] = await Promise.all([page.waitForEvent("download"), page.click("#download")]);
-  const files = unzip(await readFile(await file.path()));
+  const files = Object.fromEntries(await unzip(await readFile(await file.path()), () => true));
   assert.deepEqual(Object.keys(files), ["adapter_config.json", "adapter_model.safetensors"]);
   const config = JSON.parse(new TextDecoder().decode(files["adapter_config.json"]));
   assert.deepEqual([config.r, config.lora_alpha, config.peft_type], [4, 8, "LORA"]);
@@ -158,10 +172,15 @@ lm("the base writes; a training's loss falls; the adapter is downloaded and come
   await state(page, "writing");
   await state(page, "ready");
   assert.equal((await write(1))[1], one[1], "and by the two files alone");
+  const packed = deflated({ "my adapter/notes.txt": Buffer.from("mine"), ...Object.fromEntries(names.map((name) => [`my adapter/${name}`, files[name]])) });
+  await page.setInputFiles("#adapter-file", { name: "My adapter.ZIP", mimeType: "application/zip", buffer: Buffer.from(packed) });
+  await state(page, "writing");
+  await state(page, "ready");
+  assert.equal((await write(1))[1], one[1], "and packed again by another program");
 
   // What is none says so, and leaves the adapter.
   for (const [broken, words] of [
-    [[{ name: "adapter.zip", mimeType: "application/zip", buffer: Buffer.from("no archive") }], /An adapter is a zip/],
+    [[{ name: "adapter.zip", mimeType: "application/zip", buffer: Buffer.from("no archive") }], /expected a zip of adapter_config\.json and adapter_model\.safetensors/],
     [[{ name: "adapter_config.json", mimeType: "application/json", buffer: Buffer.from(files[names[0]]) }, { name: "adapter_model.safetensors", mimeType: "", buffer: Buffer.from(files[names[1]].slice(0, 1000)) }], /adapter|safetensors/],
     [[{ name: "adapter_config.json", mimeType: "application/json", buffer: Buffer.from("{") }, { name: "adapter_model.safetensors", mimeType: "", buffer: Buffer.from(files[names[1]]) }], /adapterConfig|adapter_config/],
   ]) {
@@ -172,8 +191,19 @@ lm("the base writes; a training's loss falls; the adapter is downloaded and come
   }
 });
 
-lm("paused, the tab closed, and gone on with in another; deleted", {}, async (page, errors) => {
+// Counts the wake locks that are held, and whether the browser was asked to keep what is stored.
+const watchLocks = () => {
+  globalThis.locks = 0;
+  globalThis.asked = 0;
+  Object.defineProperty(Navigator.prototype, "wakeLock", { configurable: true, value: { request: async (kind) => {
+    if (kind === "screen") globalThis.locks += 1;
+    return { release: async () => { globalThis.locks -= 1; } };
+  } } });
+  StorageManager.prototype.persist = async () => { globalThis.asked += 1; return true; };
+};
+lm("paused, the tab closed, and gone on with in another; kept for good; deleted", { init: watchLocks }, async (page, errors) => {
   await configure(page, { steps: 5 });
+  assert.ok(await page.isHidden("#persist"), "nothing to keep");
   // At once, however slow the machine and this test are: the page tells of a step before the next one is through.
   await page.evaluate(() => {
     const observer = new MutationObserver(() => {
@@ -184,7 +214,9 @@ lm("paused, the tab closed, and gone on with in another; deleted", {}, async (pa
     observer.observe(document.querySelector("#n-step"), { attributes: true, childList: true });
   });
   await page.click("#train");
+  await page.waitForFunction(() => locks === 1, undefined, POLL); // while it trains the screen stays on
   await state(page, "paused");
+  await page.waitForFunction(() => locks === 0, undefined, POLL);
   const before = await snapshot(page);
   assert.ok(before.step >= 1 && before.step < 5, `${before.step}`);
   await page.reload();
@@ -210,6 +242,9 @@ lm("paused, the tab closed, and gone on with in another; deleted", {}, async (pa
   await page.reload();
   await state(page, "ready");
   await page.waitForFunction(() => document.querySelectorAll("#runs li").length === 2, undefined, POLL);
+  await page.click("#persist");
+  await page.waitForFunction(() => /will keep the saved runs/.test(document.querySelector("#status").textContent), undefined, POLL);
+  assert.equal(await page.evaluate(() => asked), 1);
   for (const left of [1, 0]) {
     await page.click("#runs li >> nth=0 >> button >> nth=1");
     await page.waitForFunction((left) => document.querySelectorAll("#runs li").length === left, left, POLL);
@@ -298,7 +333,7 @@ lm("a model of one's own, from a folder and from a GGUF file: trained, its adapt
   assert.deepEqual([ggufName, mergedName], ["adapter.gguf", "model.safetensors"]);
   assert.equal(readFileSync(adapter).subarray(0, 4).toString(), "GGUF");
   // Merged is W + alpha/rank·B·A, in float32 here.
-  writeFileSync(join(temporary, "adapter"), unzip(readFileSync(peft))["adapter_model.safetensors"]);
+  writeFileSync(join(temporary, "adapter"), (await unzip(readFileSync(peft), () => true)).get("adapter_model.safetensors"));
   const floats = ({ bytes }) => new Float32Array(new Uint8Array(bytes).buffer);
   const find = (file, end) => safetensors(file).find(({ name }) => name.endsWith(end));
   const module = "layers.1.mlp.down_proj", [weight, was] = [merged, join(folder, "model.safetensors")].map((file) => find(file, `${module}.weight`));
@@ -378,42 +413,69 @@ lm("a model of one's own, from a folder and from a GGUF file: trained, its adapt
   errors.splice(0, errors.length, ...errors.filter((text) => !/^failed: .*(worker|texts|model)/.test(text))); // fetches that a reload broke off
 });
 
-lm("a device that is lost: one click, and it goes on from the last checkpoint", {}, async (page, errors) => {
-  await configure(page, { steps: 5 });
+lm("folders dropped from the disk, where the browser gives handles and where it does not; a model in several files leaves as such", {}, async (page) => {
+  await dropPaths(page, folder);
+  await opened(page, "tiny-llama");
+  await page.evaluate(() => { delete DataTransferItem.prototype.getAsFileSystemHandle; });
+  await dropPaths(page, sharded);
+  await opened(page, "in-two-files");
+  await configure(page, { steps: 2, modules: "all", sampleTokens: 1 });
+  await page.fill("#text", "the tide was low at dawn. ".repeat(12));
+  await page.click("#train");
+  await page.waitForFunction(() => lmPage.snapshot().step === 2 && document.documentElement.dataset.state === "ready", undefined, POLL);
+  const downloads = [];
+  page.on("download", (file) => downloads.push(file));
+  await page.click("#download-merged");
+  while (downloads.length < 3) await page.waitForTimeout(20);
+  const files = Object.fromEntries(await Promise.all(downloads.map(async (file) => [file.suggestedFilename(), await file.path()])));
+  const index = readFileSync(files["model.safetensors.index.json"], "utf8"), { weight_map: map } = JSON.parse(index);
+  assert.equal(index, readFileSync(join(sharded, "model.safetensors.index.json"), "utf8"));
+  assert.deepEqual(Object.keys(files).sort(), [...new Set(Object.values(map)), "model.safetensors.index.json"].sort());
+  let changed = 0;
+  for (const name of new Set(Object.values(map))) {
+    const [after, before] = [files[name], join(sharded, name)].map(safetensors);
+    assert.deepEqual(after.map(({ name, shape, dtype }) => ({ name, shape, dtype })), before.map(({ name, shape, dtype }) => ({ name, shape, dtype })));
+    for (const [i, { name: tensor, bytes }] of after.entries()) {
+      assert.equal(map[tensor], name);
+      if (!bytes.equals(before[i].bytes)) changed += 1;
+    }
+  }
+  assert.equal(changed, 14, "every linear layer");
+  // An adapter's folder, too.
+  const adapter = join(temporary, "an adapter");
+  mkdirSync(adapter);
+  const [file] = await Promise.all([page.waitForEvent("download"), page.click("#download")]);
+  for (const [name, bytes] of await unzip(readFileSync(await file.path()), () => true)) writeFileSync(join(adapter, name), bytes);
+  await written(page, () => dropPaths(page, adapter));
+  assert.match(await page.textContent("#adapter-report"), /14 of the model’s 14 modules/);
+});
+
+// Saves when it is hidden, since it may be closed then; trains on, as there are no animation frames.
+const hide = (page) => page.evaluate(() => {
+  globalThis.requestAnimationFrame = () => 1;
+  Object.defineProperty(document, "hidden", { configurable: true, value: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+});
+lm("hidden, it trains on; its device lost in the middle: one click, and it carries on from the last checkpoint", {}, async (page, errors) => {
+  await configure(page, { steps: 6 });
   await page.click("#train");
   await until(page, ({ step }) => step >= 1);
-  await page.click("#pause");
-  await state(page, "paused");
-  const { step: saved, losses } = await snapshot(page);
-  await page.click("#train");
-  await until(page, ({ step }) => step > saved);
+  await hide(page); // saved with the step that was under way
+  await until(page, ({ step }) => step >= 3);
+  const { losses, step } = await snapshot(page);
   await page.evaluate(() => { lmPage.destroyDevice(); });
   await state(page, "lost");
   assert.match(await page.textContent("#problem-text"), /can go on from where it was last saved/);
+  assert.ok(step < 6, "in the middle");
+  assert.equal(await page.textContent("#restart"), "Carry on");
   await page.click("#restart");
-  await state(page, "paused");
+  await state(page, "training");
+  const saved = (await snapshot(page)).step;
+  assert.ok(saved >= 1 && saved <= step, `saved at ${saved}, lost after ${step}`);
+  await state(page, "ready");
   const now = await snapshot(page);
-  assert.deepEqual([now.step, now.losses], [saved, losses]);
-  await page.click("#train");
-  await state(page, "training");
-  await state(page, "ready");
-  assert.equal((await snapshot(page)).step, 5);
+  console.log(`  saved after ${saved} steps, lost after ${step}: ${now.losses.map(([, loss]) => loss.toFixed(3)).join(" ")}`);
+  assert.deepEqual(now.losses.map(([step]) => step), [1, 2, 3, 4, 5, 6]);
+  assert.deepEqual(now.losses.slice(0, losses.length), losses, "the steps that were lost come out as they were");
   errors.splice(0, errors.length, ...errors.filter((text) => !/device|destroyed|lost|failed: .*/i.test(text)));
-});
-
-if (process.env.LORA_SCREENSHOTS) lm("pictures of the page after a training", {}, async (page) => {
-  mkdirSync(process.env.LORA_SCREENSHOTS, { recursive: true });
-  await configure(page, { steps: 30, lr: 0.003, rank: 8, alpha: 16, batchSize: 4, length: 128, every: 10, sampleTokens: 60 });
-  await page.evaluate(() => { for (const fold of document.querySelectorAll("#settings details")) fold.open = false; });
-  await page.click("#train");
-  await state(page, "training");
-  await state(page, "ready");
-  for (const [device, width, height] of [["desktop", 1600, 1100], ["phone", 360, 740]]) {
-    for (const colorScheme of ["light", "dark"]) {
-      await page.setViewportSize({ width, height });
-      await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
-      await page.evaluate(() => new Promise((done) => { requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))); }));
-      await page.screenshot({ path: join(process.env.LORA_SCREENSHOTS, `model-trained-${device}-${colorScheme}.png`), fullPage: device === "phone" });
-    }
-  }
 });

@@ -3,7 +3,7 @@
 mod common;
 mod reference;
 
-use common::{Rng, refused};
+use common::{Rng, fresh_gpu, refused};
 use lora_webgpu::{DType, FrozenLinear, Gpu, LoraConfig, LoraLinear, Memory, Profile, Recording, Result, Tensor};
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
 use wgpu::BufferUsages as Usage;
@@ -241,4 +241,23 @@ async fn the_owners_error_handler_stays_and_hears_only_the_owner() {
     gpu.destroy();
     owner.buffer(1, Usage::MAP_READ | Usage::STORAGE | Usage::MAP_WRITE);
     assert_eq!(heard.load(Ordering::Relaxed), 2, "the owner's own errors, before and after our destroy()");
+}
+
+/// Buffers that are read into are counted, kept while they are small, and freed where a read is given up or is large.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn buffers_that_are_read_into_do_not_pile_up() {
+    let gpu = fresh_gpu(None).await;
+    let (small, large) =
+        (Tensor::zeros(&gpu, "small", &[100]).unwrap(), Tensor::zeros(&gpu, "large", &[5 << 20]).unwrap());
+    let start = gpu.memory();
+    let held = || (gpu.memory().buffers - start.buffers, gpu.memory().bytes - start.bytes);
+    let pending = large.read();
+    assert_eq!(held(), (1, 20 << 20), "while it is read");
+    assert_eq!(pending.await.unwrap().len(), 5 << 20);
+    assert_eq!(held(), (0, 0), "too large to keep");
+    drop(large.read());
+    assert_eq!(held(), (0, 0), "given up");
+    small.read().await.unwrap();
+    small.read().await.unwrap();
+    assert_eq!(held(), (1, 4096), "kept for the next read");
 }

@@ -805,3 +805,26 @@ async fn a_recording_follows_tensors_that_move_between_submits() {
     refused("a destroyed tensor", again.submit().await, "disposed", &["x"]);
     optimizer.destroy();
 }
+
+/// A long recording in parts gives the bits of the same in one.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_recording_in_parts_has_the_same_bits() {
+    let gpu = gpu().await;
+    let run = async |rec: Recording| {
+        let y = Tensor::from_slice(&gpu, "y", &[3, 4], &[0.5; 12]).unwrap();
+        let output = Tensor::from_slice(&gpu, "output", &[3, 4], &[0.25; 12]).unwrap();
+        for i in 0..1201 {
+            let (from, to) = if i % 2 == 0 { (&y, &output) } else { (&output, &y) };
+            kernel::add_scaled::record(&rec, from, to, 1e-3 * (i % 7) as f32).unwrap();
+        }
+        let before = gpu.stats();
+        rec.submit().await.unwrap();
+        let after = gpu.stats();
+        assert_eq!(after.dispatches - before.dispatches, 1201);
+        (after.submits - before.submits, output.read().await.unwrap())
+    };
+    let (one, whole) = run(Recording::new(&gpu)).await;
+    let (three, parts) = run(Recording::in_parts(&gpu)).await;
+    assert_eq!((one, three), (1, 3));
+    assert!(whole[0] > 1.0 && whole[0].is_finite() && bits(&whole) == bits(&parts), "{whole:?}");
+}

@@ -82,7 +82,7 @@ pub(crate) struct Inner {
     pub pipelines: RefCell<Pipelines>,
     pub params: RefCell<Params>,
     /// Free read-back buffers, any size.
-    pub staging: RefCell<Vec<wgpu::Buffer>>,
+    pub staging: RefCell<Vec<super::read::Staging>>,
     /// Reads under way.
     #[cfg(target_arch = "wasm32")]
     pub reads: Cell<Reads>,
@@ -309,7 +309,7 @@ impl Gpu {
 
     fn destroy_when_idle(&self) {
         if self.0.disposed.get() && self.0.pending.get() == 0 {
-            self.0.staging.take().iter().for_each(wgpu::Buffer::destroy);
+            self.0.staging.take();
             self.0.params.borrow().buffer.destroy();
             self.0.allocated.take().iter().filter_map(Weak::upgrade).for_each(|storage| storage.destroy());
             if self.0.owned {

@@ -1,8 +1,9 @@
 //! Read-back through a pool of staging buffers.
 
 use std::future::Future;
+use std::rc::{Rc, Weak};
 
-use super::device::Gpu;
+use super::device::{Gpu, Inner, Memory};
 #[cfg(target_arch = "wasm32")]
 use super::device::{Profile, Reads};
 use super::tensor::{Tensor, expect_usage};
@@ -28,27 +29,66 @@ pub(crate) fn read<T, F: FnOnce(&wgpu::BufferView) -> T>(
             return Err(error);
         }
         outcome?;
-        if !matches!(mapped, Ok(Ok(()))) {
-            staging.destroy();
-            gpu.check_alive()?;
-            return Err(Error::validation(format!("tensor `{label}` could not be mapped for reading")));
-        }
-        let mapped = staging.slice(..size).get_mapped_range().map(|view| take(&view));
-        let value = match mapped {
-            Ok(value) => value,
+        let view = match mapped {
+            Ok(Ok(())) => staging.buffer.slice(..size).get_mapped_range().map_err(|error| error.to_string()),
+            _ => Err("could not be mapped for reading".into()),
+        };
+        match view {
+            Ok(view) => {
+                let value = take(&view);
+                drop(view);
+                staging.give_back(&gpu);
+                Ok(value)
+            }
             Err(error) => {
                 gpu.finished().await?; // a device that is just being lost says so first
-                return Err(Error::validation(format!("tensor `{label}`: {error}")));
+                Err(Error::validation(format!("tensor `{label}`: {error}")))
             }
-        };
-        staging.unmap();
-        let mut pool = gpu.0.staging.borrow_mut();
-        // A pool of other sizes would only grow: keep the newest few.
-        if pool.len() >= 8 {
-            pool.remove(0).destroy();
         }
-        pool.push(staging);
-        Ok(value)
+    }
+}
+
+/// Free staging buffers that are kept, and their bytes.
+const MOST_FREE: (usize, u64) = (8, 16 << 20);
+
+/// A buffer that is read into; destroyed with its last user, dropped in the middle of a read or not.
+pub(crate) struct Staging {
+    gpu: Weak<Inner>,
+    buffer: wgpu::Buffer,
+}
+
+impl Staging {
+    fn new(gpu: &Gpu, size: u64) -> Staging {
+        gpu.count(|s| s.buffers_created += 1);
+        let buffer = gpu.device().create_buffer(&wgpu::BufferDescriptor {
+            label: Some("staging"),
+            size: size.next_multiple_of(4096).min(gpu.limits().max_buffer_size),
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let memory = gpu.memory();
+        gpu.0.memory.set(Memory { buffers: memory.buffers + 1, bytes: memory.bytes + buffer.size() });
+        Staging { gpu: Rc::downgrade(&gpu.0), buffer }
+    }
+
+    /// Unmaps it for another read; of the free ones the newest few are kept, for a pool of other sizes would only grow.
+    fn give_back(self, gpu: &Gpu) {
+        self.buffer.unmap();
+        let mut pool = gpu.0.staging.borrow_mut();
+        pool.push(self);
+        while pool.len() > MOST_FREE.0 || pool.iter().map(|free| free.buffer.size()).sum::<u64>() > MOST_FREE.1 {
+            pool.remove(0);
+        }
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        self.buffer.destroy();
+        if let Some(gpu) = self.gpu.upgrade() {
+            let memory = gpu.memory.get();
+            gpu.memory.set(Memory { buffers: memory.buffers - 1, bytes: memory.bytes - self.buffer.size() });
+        }
     }
 }
 
@@ -93,7 +133,7 @@ impl Drop for Waiting {
 type Mapped = futures_channel::oneshot::Receiver<std::result::Result<(), wgpu::BufferAsyncError>>;
 type Failure = std::rc::Rc<std::cell::RefCell<Option<Error>>>;
 
-fn start(tensor: &Tensor) -> Result<(wgpu::Buffer, impl Future<Output = Result<()>> + use<>, Mapped, Failure)> {
+fn start(tensor: &Tensor) -> Result<(Staging, impl Future<Output = Result<()>> + use<>, Mapped, Failure)> {
     let gpu = tensor.gpu();
     let place = tensor.place()?;
     expect_usage(&place.storage.buffer, tensor.label(), "to be read", wgpu::BufferUsages::COPY_SRC)?;
@@ -102,9 +142,9 @@ fn start(tensor: &Tensor) -> Result<(wgpu::Buffer, impl Future<Output = Result<(
     let scope = gpu.scope();
     let staging = take_staging(gpu, size);
     let mut encoder = gpu.device().create_command_encoder(&Default::default());
-    encoder.copy_buffer_to_buffer(&place.storage.buffer, place.offset, &staging, 0, size);
+    encoder.copy_buffer_to_buffer(&place.storage.buffer, place.offset, &staging.buffer, 0, size);
     gpu.queue().submit([encoder.finish()]);
-    staging.slice(..size).map_async(wgpu::MapMode::Read, move |result| {
+    staging.buffer.slice(..size).map_async(wgpu::MapMode::Read, move |result| {
         let _ = sender.send(result);
     });
     let copied = scope.close(tensor.label());
@@ -113,18 +153,11 @@ fn start(tensor: &Tensor) -> Result<(wgpu::Buffer, impl Future<Output = Result<(
 }
 
 /// The smallest free staging buffer that holds `size` bytes but is not wasteful, or a new one.
-fn take_staging(gpu: &Gpu, size: u64) -> wgpu::Buffer {
+fn take_staging(gpu: &Gpu, size: u64) -> Staging {
     let mut pool = gpu.0.staging.borrow_mut();
-    let fits = |b: &wgpu::Buffer| b.size() >= size && b.size() <= 2 * size.max(4096);
-    let best = (0..pool.len()).filter(|&i| fits(&pool[i])).min_by_key(|&i| pool[i].size());
-    if let Some(i) = best {
-        return pool.swap_remove(i);
+    let fits = |free: &Staging| free.buffer.size() >= size && free.buffer.size() <= 2 * size.max(4096);
+    match (0..pool.len()).filter(|&i| fits(&pool[i])).min_by_key(|&i| pool[i].buffer.size()) {
+        Some(i) => pool.remove(i),
+        None => Staging::new(gpu, size),
     }
-    gpu.count(|s| s.buffers_created += 1);
-    gpu.device().create_buffer(&wgpu::BufferDescriptor {
-        label: Some("staging"),
-        size: size.next_multiple_of(4096).min(gpu.limits().max_buffer_size),
-        usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
-        mapped_at_creation: false,
-    })
 }

@@ -1,4 +1,4 @@
-//! A recording: dispatches in order, checked when recorded, submitted as one command buffer.
+//! A recording: dispatches in order, checked when recorded, submitted together.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -16,7 +16,11 @@ pub struct Recording {
     gpu: Gpu,
     ops: RefCell<Vec<Op>>,
     resolved: RefCell<Option<Rc<ResolvedOps>>>,
+    in_parts: bool,
 }
+
+/// Dispatches of one part of a recording that is submitted in parts.
+const PART: usize = 500;
 
 enum Op {
     Dispatch {
@@ -82,9 +86,19 @@ impl Submission {
         Submission(Box::pin(std::future::ready(Err(error))))
     }
 
+    /// There was nothing to submit.
+    fn done() -> Submission {
+        Submission(Box::pin(std::future::ready(Ok(()))))
+    }
+
     /// Does `work` where the submit fails.
     pub(crate) fn or_else(self, work: impl FnOnce() + 'static) -> Submission {
         Submission(Box::pin(async move { self.await.inspect_err(|_| work()) }))
+    }
+
+    /// Does `work` where it does not.
+    pub(crate) fn and_then(self, work: impl FnOnce() + 'static) -> Submission {
+        Submission(Box::pin(async move { self.await.inspect(|()| work()) }))
     }
 
     /// Several submits as one; the first error counts.
@@ -129,7 +143,13 @@ pub(crate) fn fold(groups: usize) -> [u32; 2] {
 impl Recording {
     /// An empty recording.
     pub fn new(gpu: &Gpu) -> Recording {
-        Recording { gpu: gpu.clone(), ops: RefCell::default(), resolved: RefCell::default() }
+        Recording { gpu: gpu.clone(), ops: RefCell::default(), resolved: RefCell::default(), in_parts: false }
+    }
+
+    /// One of which more than 500 dispatches are submitted in parts, so that a page goes on drawing while they run and no
+    /// watchdog takes the device. Order and bits are the same; but where the GPU refuses one part, others may have run.
+    pub fn in_parts(gpu: &Gpu) -> Recording {
+        Recording { in_parts: true, ..Recording::new(gpu) }
     }
 
     /// The device that it runs on.
@@ -237,83 +257,37 @@ impl Recording {
         Ok(count)
     }
 
-    /// Submits everything as one command buffer, now. The future resolves when the GPU process has checked it, and
-    /// rejects with what failed in it; nothing runs when a tensor is gone.
+    /// Submits everything now, as one command buffer unless it is to be in parts. The future resolves when the GPU process has
+    /// checked it, and rejects with what failed in it; nothing runs when a tensor is gone.
     pub fn submit(&self) -> Submission {
         self.try_submit().unwrap_or_else(Submission::failed)
     }
 
     /// As [`Recording::submit`]; an error says that nothing was submitted.
     pub(crate) fn try_submit(&self) -> Result<Submission> {
-        Ok(Submission(Box::pin(self.encode()?)))
+        Recording::try_submit_all(&[self])
     }
 
-    fn encode(&self) -> Result<impl Future<Output = Result<()>> + use<>> {
-        let gpu = &self.gpu;
-        gpu.check_alive()?;
-        let scope = gpu.scope();
-        let resolved = self.resolve()?;
-        let mut encoder = gpu.device().create_command_encoder(&Default::default());
-        let mut pass: Option<wgpu::ComputePass<'static>> = None;
-        for op in &resolved.ops {
-            match op {
-                Resolved::Zero { buffer, offset, size } => {
-                    pass = None;
-                    encoder.clear_buffer(buffer, *offset, Some(*size));
-                }
-                Resolved::Copy { from, to, size } => {
-                    pass = None;
-                    encoder.copy_buffer_to_buffer(&from.0, from.1, &to.0, to.1, Some(*size));
-                }
-                Resolved::Dispatch {
-                    #[cfg(not(target_arch = "wasm32"))]
-                    kernel,
-                    pipeline,
-                    bind_group,
-                    offset,
-                    workgroups: [x, y],
-                } => {
-                    #[cfg(not(target_arch = "wasm32"))]
-                    if let Some(profiler) = gpu.0.profiler.borrow_mut().as_mut() {
-                        drop(pass.take()); // ends before the next begins
-                        pass = Some(profiler.begin(gpu, &mut encoder, kernel));
-                    }
-                    let pass =
-                        pass.get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime());
-                    pass.set_pipeline(pipeline);
-                    pass.set_bind_group(0, bind_group, &[*offset]);
-                    pass.dispatch_workgroups(*x, *y, 1);
-                }
-            }
-        }
-        drop(pass);
-        gpu.queue().submit([encoder.finish()]);
-        let outcome = scope.close("submit");
-        let dispatches = self.dispatches() as u64;
-        gpu.count(|s| {
-            s.submits += 1;
-            s.dispatches += dispatches;
-        });
-        Ok(async move {
-            let outcome = outcome.await;
-            // A buffer that could not be made is the cause of whatever the submit complained about.
-            match resolved.failures.iter().find_map(|failure| failure.borrow().clone()) {
-                Some(cause) => Err(cause),
-                None => outcome,
-            }
-        })
+    /// The same for several recordings of one device, one after another: as one command buffer unless one of them is submitted
+    /// in parts.
+    pub(crate) fn try_submit_all(recordings: &[&Recording]) -> Result<Submission> {
+        let Some(gpu) = recordings.first().map(|rec| &rec.gpu) else { return Ok(Submission::done()) };
+        Ok(Submission(Box::pin(encode(gpu, recordings)?)))
     }
 
-    /// What is to be encoded, as it was for the last submit unless a tensor or the parameters have moved since.
+    /// What was to be encoded for the last submit, unless a tensor or the parameters have moved since.
+    fn last_resolved(&self) -> Option<Rc<ResolvedOps>> {
+        let last = self.resolved.borrow().clone()?;
+        (last.generation == self.gpu.generation() && last.ops.len() == self.ops.borrow().len()).then_some(last)
+    }
+
+    /// What is to be encoded; there is room for the parameters.
     fn resolve(&self) -> Result<Rc<ResolvedOps>> {
+        if let Some(last) = self.last_resolved() {
+            return Ok(last);
+        }
         let gpu = &self.gpu;
         let ops = self.ops.borrow();
-        if let Some(last) = self.resolved.borrow().as_ref()
-            && last.generation == gpu.generation()
-            && last.ops.len() == ops.len()
-        {
-            return Ok(last.clone());
-        }
         // All places first, so that a destroyed tensor stops the submit before anything is made for it.
         let mut places: Vec<Vec<(Place, u64)>> = Vec::with_capacity(ops.len());
         for op in ops.iter() {
@@ -335,7 +309,6 @@ impl Recording {
         }
         let mut pipelines = gpu.0.pipelines.borrow_mut();
         let mut params = gpu.0.params.borrow_mut();
-        params.reserve(gpu, &mut pipelines, self.dispatches());
         let resolve = |(op, places): (&Op, &Vec<(Place, u64)>)| match op {
             Op::Zero(_) => {
                 let (place, size) = &places[0];
@@ -359,6 +332,80 @@ impl Recording {
         *self.resolved.borrow_mut() = Some(resolved.clone());
         Ok(resolved)
     }
+}
+
+/// Submits the recordings, now.
+fn encode(gpu: &Gpu, recordings: &[&Recording]) -> Result<impl Future<Output = Result<()>> + use<>> {
+    gpu.check_alive()?;
+    let scope = gpu.scope();
+    let resolved = resolve_all(gpu, recordings)?;
+    let in_parts = recordings.iter().any(|rec| rec.in_parts);
+    let begin = || gpu.device().create_command_encoder(&Default::default());
+    let mut encoder = begin();
+    let mut pass: Option<wgpu::ComputePass<'static>> = None;
+    let (mut dispatches, mut submits) = (0, 1);
+    for op in resolved.iter().flat_map(|resolved| &resolved.ops) {
+        match op {
+            Resolved::Zero { buffer, offset, size } => {
+                pass = None;
+                encoder.clear_buffer(buffer, *offset, Some(*size));
+            }
+            Resolved::Copy { from, to, size } => {
+                pass = None;
+                encoder.copy_buffer_to_buffer(&from.0, from.1, &to.0, to.1, Some(*size));
+            }
+            Resolved::Dispatch {
+                #[cfg(not(target_arch = "wasm32"))]
+                kernel,
+                pipeline,
+                bind_group,
+                offset,
+                workgroups: [x, y],
+            } => {
+                if in_parts && dispatches == submits * PART {
+                    drop(pass.take());
+                    gpu.queue().submit([std::mem::replace(&mut encoder, begin()).finish()]);
+                    submits += 1;
+                }
+                dispatches += 1;
+                #[cfg(not(target_arch = "wasm32"))]
+                if let Some(profiler) = gpu.0.profiler.borrow_mut().as_mut() {
+                    drop(pass.take()); // ends before the next begins
+                    pass = Some(profiler.begin(gpu, &mut encoder, kernel));
+                }
+                let pass =
+                    pass.get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime());
+                pass.set_pipeline(pipeline);
+                pass.set_bind_group(0, bind_group, &[*offset]);
+                pass.dispatch_workgroups(*x, *y, 1);
+            }
+        }
+    }
+    drop(pass);
+    gpu.queue().submit([encoder.finish()]);
+    let outcome = scope.close("submit");
+    gpu.count(|s| {
+        s.submits += submits as u64;
+        s.dispatches += dispatches as u64;
+    });
+    Ok(async move {
+        let outcome = outcome.await;
+        // A buffer that could not be made is the cause of whatever the submit complained about.
+        let mut failures = resolved.iter().flat_map(|resolved| &resolved.failures);
+        match failures.find_map(|failure| failure.borrow().clone()) {
+            Some(cause) => Err(cause),
+            None => outcome,
+        }
+    })
+}
+
+/// What is to be encoded of each.
+fn resolve_all(gpu: &Gpu, recordings: &[&Recording]) -> Result<Vec<Rc<ResolvedOps>>> {
+    if recordings.iter().any(|rec| rec.last_resolved().is_none()) {
+        let dispatches = recordings.iter().map(|rec| rec.dispatches()).sum();
+        gpu.0.params.borrow_mut().reserve(gpu, &mut gpu.0.pipelines.borrow_mut(), dispatches);
+    }
+    recordings.iter().map(|rec| rec.resolve()).collect()
 }
 
 /// WebGPU tracks usage by buffer, not by range: read and written in one dispatch is an error even at disjoint offsets,

@@ -212,7 +212,7 @@ impl Drop for Storage {
 }
 
 /// Lets a future run by itself. Natively the futures given here are ready at once.
-pub(super) fn detach(future: impl Future<Output = ()> + 'static) {
+pub(crate) fn detach(future: impl Future<Output = ()> + 'static) {
     #[cfg(target_arch = "wasm32")]
     wasm_bindgen_futures::spawn_local(future);
     #[cfg(not(target_arch = "wasm32"))]
@@ -435,12 +435,12 @@ impl Tensor {
         place.ok_or_else(|| Error::disposed(format!("tensor `{}`", self.0.label)))
     }
 
-    /// Moves the tensor, all its clones with it, into another buffer; the caller has copied the data.
-    pub(crate) fn rebase(&self, to: &Tensor) -> Result<()> {
-        let place = to.place()?;
-        *self.0.place.borrow_mut() = Some(place);
+    /// Moves the tensor, all its clones with it, to another place, whose data the caller has copied; gives the one before.
+    pub(crate) fn rebase(&self, to: Place) -> Option<Place> {
         self.0.gpu.moved();
-        Ok(())
+        let before = self.0.place.take()?; // a destroyed one stays so
+        self.0.place.replace(Some(to));
+        Some(before)
     }
 
     /// The first `rows` rows of a matrix, in the same place.

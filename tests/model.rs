@@ -6,7 +6,7 @@ mod reference;
 use std::rc::Rc;
 
 use common::files::{File, bytes, list};
-use common::{Rng, bits, gpu, refused, say};
+use common::{Rng, bits, fresh_gpu, gpu, refused, say};
 use lora_webgpu::io::safetensors::{Dtype, Header};
 use lora_webgpu::io::{Adapter, AdapterConfig, AdapterKind, AdapterModule, NewConfig};
 use lora_webgpu::kernels::nn::Gate;
@@ -696,6 +696,71 @@ async fn an_evaluation_does_not_disturb_a_pending_step() {
     assert!(bits(&disturbed) == bits(&plain), "other bits");
 }
 
+/// With all activations kept, text may be made between steps: showing a sample now and then changes no bit.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn text_between_steps_changes_no_bit() {
+    let gpu = gpu().await;
+    let run = async |samples: bool| {
+        let model = random_model(&gpu, Family::Llama, true);
+        random_adapters(&model, true, 0.25);
+        let options = SequencesOptions { checkpointing: false, ..SequencesOptions::default() };
+        let trainer = LanguageTrainer::new(&model, sgd(), options, 3).unwrap();
+        let ids = random_ids(&mut Rng(8), 33);
+        let labels = shift_labels(11, &ids);
+        let input = Input { input_ids: &ids, labels: Some(&labels), ..Input::default() };
+        let made = || gpu.stats().bind_groups;
+        let mut between = 0;
+        for step in 0..3 {
+            let before = made();
+            trainer.step(&[TokenBatch { batch: 3, input }]).await.unwrap();
+            between = made() - before;
+            if samples && step < 2 {
+                model.logits(1, &Input { input_ids: &ids[..5], ..Input::default() }).await.unwrap();
+                let generation = model.generate(&ids[..5], 2, &Sampling::default()).unwrap();
+                assert!(generation.next().await.unwrap().is_some());
+                assert!(generation.next().await.unwrap().is_some());
+                generation.destroy();
+            }
+        }
+        assert_eq!(between, 0, "a steady step makes nothing");
+        let mut values = trainer.records(0).await.unwrap().iter().map(|record| record.loss).collect::<Vec<_>>();
+        for lora in model.loras() {
+            values.extend(lora.weight().b.read().await.unwrap());
+        }
+        trainer.destroy();
+        model.destroy();
+        values
+    };
+    let (plain, sampled) = (run(false).await, run(true).await);
+    assert!(bits(&plain) == bits(&sampled), "other bits");
+}
+
+/// A step whose kernels the GPU refuses updates nothing, and is made anew: nothing of it is held.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_refused_step_updates_nothing_and_holds_nothing() {
+    let gpu = fresh_gpu(None).await;
+    gpu.replace_shader("loss/lm_head_loss", "not a shader".into());
+    let model = random_model(&gpu, Family::Llama, true);
+    random_adapters(&model, true, 0.0);
+    let trainer = LanguageTrainer::new(&model, sgd(), SequencesOptions::default(), 3).unwrap();
+    let ids = random_ids(&mut Rng(8), 33);
+    let labels = shift_labels(11, &ids);
+    let input = Input { input_ids: &ids, labels: Some(&labels), ..Input::default() };
+    let before = model.loras()[0].weight().b.read().await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        refused("a step", trainer.step(&[TokenBatch { batch: 3, input }]).await, "validation", &[]);
+        held.push(gpu.memory().bytes);
+        refused("an evaluation", trainer.evaluate(&TokenBatch { batch: 1, input }).await, "validation", &[]);
+        held.push(gpu.memory().bytes);
+    }
+    assert!(held.iter().all(|bytes| *bytes <= held[0]) && held[1] == held[3], "{held:?}");
+    assert_eq!(trainer.attempts(), 0);
+    assert!(model.loras()[0].weight().b.read().await.unwrap() == before);
+    trainer.destroy();
+    model.destroy();
+}
+
 // ── generation ──
 
 /// Tokens until there are no more, and the logits that each was chosen from.
@@ -721,6 +786,28 @@ async fn compare_cached(name: &str, model: &CausalLM, prompt: &[i32], ids: &[i32
         worst = worst.max(assert_within(&format!("{name}, token {i}"), cached, whole, 2e-5 * largest(whole)));
     }
     worst
+}
+
+/// A generation is of the adapters as they are when it is begun, prompt and tokens alike.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn switches_after_its_begin_do_not_change_a_generation() {
+    let gpu = gpu().await;
+    let model = random_model(&gpu, Family::Llama, true);
+    random_adapters(&model, true, 0.0);
+    let prompt = random_ids(&mut Rng(8), 9);
+    let begin = || model.generate(&prompt, 6, &Sampling::default()).unwrap();
+    let enable = |on| model.loras().iter().for_each(|lora| lora.set_enabled(on));
+    let (_, with) = generated(&begin()).await;
+    let begun = begin();
+    enable(false);
+    let (_, switched) = generated(&begun).await;
+    let (_, without) = generated(&begin()).await;
+    assert!(bits(&with.concat()) == bits(&switched.concat()), "a mixture of both");
+    assert!(bits(&with[0]) != bits(&without[0]));
+    let unread = begin();
+    unread.destroy();
+    refused("destroyed", unread.next().await, "disposed", &[]);
+    model.destroy();
 }
 
 /// transformers' own greedy tokens, with the base and no adapter, and with an adapter that is off.

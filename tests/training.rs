@@ -708,3 +708,53 @@ async fn a_refused_micro_batch_updates_nothing() {
     let after = trainer.save_state(Position::default(), "").await.unwrap();
     assert!(before == after, "no attempt, no row in the log, no update");
 }
+
+/// Adapters that come and go beside those that are trained drop what recordings lie over, and the next step makes it anew.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn adapters_may_come_and_go_beside_a_trainer() {
+    let gpu = gpu().await;
+    let batch = Batch { x: &[0.5, 1.0, -1.0, 0.25], targets: Targets::Values(&[1.0, 0.0, -1.0]) };
+    let run = async |others: bool| {
+        let (linear, trainer) = regression(&gpu);
+        for step in 0..3 {
+            trainer.step(&[batch]).await.unwrap();
+            match (others, step) {
+                (true, 0) => drop(linear.add_adapter("other", &LoraConfig::new(2, 2.0)).unwrap()),
+                (true, 1) => linear.remove_adapter("other").unwrap(),
+                _ => {}
+            }
+        }
+        let loss = trainer.evaluate(&batch).await.unwrap();
+        [vec![loss], linear.weight().b.read().await.unwrap()].concat()
+    };
+    let (alone, beside) = (run(false).await, run(true).await);
+    assert!(bits(&alone) == bits(&beside), "other bits");
+}
+
+/// A step is refused where other adapters take part than those that the optimiser updates; an evaluation is not.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn only_the_adapters_of_the_optimizer_are_trained() {
+    let gpu = gpu().await;
+    let batch = Batch { x: &[0.5, 1.0, -1.0, 0.25], targets: Targets::Values(&[1.0, 0.0, -1.0]) };
+    let (linear, trainer) = regression(&gpu);
+    linear.add_adapter("other", &LoraConfig::new(2, 2.0)).unwrap();
+    trainer.step(&[batch]).await.unwrap();
+    let state = trainer.save_state(Position::default(), "").await.unwrap();
+    let active = |names: &[&str]| linear.set_active(names).unwrap();
+    let own = trainer.evaluate(&batch).await.unwrap();
+    for names in [&["other"][..], &["default", "other"], &[]] {
+        active(names);
+        refused("a step", trainer.step(&[batch]).await, "invalid-argument", &["active"]);
+        refused("a window", trainer.step(&[batch, batch]).await, "invalid-argument", &["active"]);
+        let loss = trainer.evaluate(&batch).await.unwrap();
+        assert!(loss > 0.0 && (loss == own) == (names.len() == 2), "{names:?}: {loss}");
+    }
+    active(&["default"]);
+    linear.set_enabled(false);
+    refused("switched off", trainer.step(&[batch]).await, "invalid-argument", &["active"]);
+    linear.set_enabled(true);
+    assert_eq!(trainer.attempts(), 1);
+    assert!(trainer.save_state(Position::default(), "").await.unwrap() == state, "nothing was updated");
+    trainer.step(&[batch]).await.unwrap();
+    assert_eq!(trainer.records(1).await.unwrap()[0].outcome, Outcome::Updated);
+}

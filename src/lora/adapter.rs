@@ -161,6 +161,10 @@ impl Adapter {
         self.owner.borrow().token.strong_count() > 0
     }
 
+    pub(crate) fn is_owned_by(&self, token: &Rc<()>) -> bool {
+        self.owner.borrow().token.as_ptr() == Rc::as_ptr(token)
+    }
+
     pub(crate) fn own(&self, token: &Rc<()>, layer: u32, adapter: u32) {
         *self.owner.borrow_mut() = Owner { token: Rc::downgrade(token), layer, adapter };
     }

@@ -27,13 +27,15 @@ pub struct LoraLinear {
     /// With whether each is active, in the order in which they were added.
     adapters: RefCell<Vec<(Rc<Adapter>, bool)>>,
     enabled: Cell<bool>,
-    pub(super) merged: RefCell<Vec<Merged>>,
+    pub(super) merged: Rc<RefCell<Vec<Merged>>>,
     /// ‖W‖² of each row of the weight without adapters, where an adapter is DoRA's.
     squares: RefCell<Option<Tensor>>,
     /// What the last pass gave, where nobody else had room for it.
     output: RefCell<Option<Tensor>>,
-    /// Activations for the largest batch so far.
-    workspace: RefCell<Option<Workspace>>,
+    /// Activations for the largest batch so far: in a place of their own, and where they are shared.
+    workspaces: RefCell<[Option<Workspace>; 2]>,
+    /// How often they were dropped.
+    dropped: Cell<u64>,
     /// Where they lie, if that is shared with other layers.
     pool: RefCell<Option<Rc<Pool>>>,
 }
@@ -162,10 +164,11 @@ impl LoraLinear {
             base,
             adapters: RefCell::default(),
             enabled: Cell::new(true),
-            merged: RefCell::default(),
+            merged: Rc::default(),
             squares: RefCell::default(),
             output: RefCell::default(),
-            workspace: RefCell::default(),
+            workspaces: RefCell::default(),
+            dropped: Cell::new(0),
             pool: RefCell::default(),
         };
         layer.add_adapter(LoraLinear::DEFAULT, config)?;
@@ -189,7 +192,7 @@ impl LoraLinear {
             dora::start(&self.gpu, &self.base, &self.squares, &adapter, &magnitude.value)?;
         }
         self.adapters.borrow_mut().push((adapter.clone(), false));
-        self.drop_workspace();
+        self.drop_workspaces();
         Ok(adapter)
     }
 
@@ -206,7 +209,7 @@ impl LoraLinear {
         if adapter.is_owned() {
             return Err(Error::argument("adapter", "one that no optimizer updates", name));
         }
-        self.drop_workspace();
+        self.drop_workspaces();
         self.adapters.borrow_mut().retain(|(other, _)| !Rc::ptr_eq(other, &adapter));
         adapter.destroy();
         Ok(())
@@ -256,10 +259,6 @@ impl LoraLinear {
 
     pub(super) fn gpu(&self) -> &Gpu {
         &self.gpu
-    }
-
-    pub(super) fn set_merged(&self, merged: Vec<Merged>) {
-        *self.merged.borrow_mut() = merged;
     }
 
     /// Records the norms of the rows of `W + s·B·A` into a new tensor, for an adapter with DoRA.
@@ -320,7 +319,7 @@ impl LoraLinear {
     }
 
     /// The active adapters that are computed beside the base: none while they are switched off or merged into it.
-    fn outside(&self) -> Vec<Rc<Adapter>> {
+    pub(crate) fn outside(&self) -> Vec<Rc<Adapter>> {
         if self.enabled.get() && !self.is_merged() { self.active() } else { Vec::new() }
     }
 
@@ -460,7 +459,7 @@ impl LoraLinear {
         x.expect_shape("x", &[tokens, self.base.in_features()])?;
         d_output.expect_shape("d_output", &[tokens, self.base.out_features()])?;
         let workspace = self.activations(tokens)?;
-        let last = self.workspace.borrow().as_ref().map_or(0, |w| w.tokens);
+        let last = self.workspaces.borrow()[self.at()].as_ref().map_or(0, |w| w.tokens);
         if last != tokens {
             let expected = format!("the layer's last forward pass to be of as many tokens, it was of {last}");
             return Err(Error::argument("x", &expected, format!("{tokens} tokens")));
@@ -578,15 +577,27 @@ impl LoraLinear {
     }
 
     /// Has the layer's activations lie where those of other layers do, of which only one is between its forward and its
-    /// backward pass; None: in a place of their own.
+    /// backward pass; None: in a place of their own. Recordings over those in the other place go on working.
     pub(crate) fn share_activations(&self, pool: Option<&Rc<Pool>>) {
-        let same = match (self.pool.borrow().as_ref(), pool) {
-            (Some(a), Some(b)) => Rc::ptr_eq(a, b),
-            (a, b) => a.is_none() && b.is_none(),
-        };
-        if !same {
-            self.drop_workspace();
-            *self.pool.borrow_mut() = pool.cloned();
+        *self.pool.borrow_mut() = pool.cloned();
+    }
+
+    /// Which of its workspaces recordings are made with.
+    fn at(&self) -> usize {
+        usize::from(self.pool.borrow().is_some())
+    }
+
+    /// How often activations were dropped on which recordings depend.
+    pub(crate) fn times_dropped(&self) -> u64 {
+        self.dropped.get()
+    }
+
+    /// Fails where an optimiser updates one of its adapters.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) fn refuse_owned(&self) -> Result<()> {
+        match self.adapters().iter().any(|adapter| adapter.is_owned()) {
+            true => Err(Error::argument("adapter", "one that no trainer updates: dispose of it first", self.label())),
+            false => Ok(()),
         }
     }
 
@@ -602,7 +613,7 @@ impl LoraLinear {
     }
 
     fn set_tokens(&self, tokens: usize) {
-        if let Some(workspace) = self.workspace.borrow_mut().as_mut() {
+        if let Some(workspace) = self.workspaces.borrow_mut()[self.at()].as_mut() {
             workspace.tokens = tokens;
         }
     }
@@ -610,19 +621,19 @@ impl LoraLinear {
     /// The workspace's first `tokens` rows.
     fn activations(&self, tokens: usize) -> Result<Workspace> {
         self.primary().weight().a.place()?;
-        let mut slot = self.workspace.borrow_mut();
+        let slot = &mut self.workspaces.borrow_mut()[self.at()];
         match slot.as_ref() {
             Some(w) if w.capacity >= tokens && !w.tensors().any(Tensor::has_failed) => w.first_rows(tokens),
             _ => slot.insert(Workspace::new(&self.gpu, self, tokens)?).first_rows(tokens),
         }
     }
 
-    fn drop_workspace(&self) {
-        let shared = self.pool.borrow().is_some();
-        if let Some(workspace) = self.workspace.take() {
-            // What is shared goes with the pool.
-            workspace.tensors().for_each(if shared { Tensor::destroy } else { Tensor::destroy_storage });
-        }
+    fn drop_workspaces(&self) {
+        let [own, shared] = self.workspaces.take();
+        own.iter().flat_map(Workspace::tensors).for_each(Tensor::destroy_storage);
+        // What is shared goes with the pool.
+        shared.iter().flat_map(Workspace::tensors).for_each(Tensor::destroy);
+        self.dropped.set(self.dropped.get() + 1);
     }
 
     /// Frees the GPU memory of base, adapters, gradients and activations.
@@ -640,7 +651,7 @@ impl LoraLinear {
         if let Some(output) = self.output.take() {
             output.destroy_storage();
         }
-        self.drop_workspace();
+        self.drop_workspaces();
     }
 }
 

@@ -63,9 +63,7 @@ impl LoraLinear {
             merged.push(Merged { adapter, scaling, norm, original });
             merged[i].record(&rec, self, false)?;
         }
-        let submission = rec.try_submit()?;
-        self.set_merged(merged);
-        Ok(submission)
+        self.submit_merge(&rec, merged)
     }
 
     /// Takes merged adapters out of the weight again.
@@ -88,9 +86,14 @@ impl LoraLinear {
             None => merged.iter().rev().try_for_each(|m| m.record(&rec, self, true))?,
         }
         drop(merged);
+        self.submit_merge(&rec, Vec::new())
+    }
+
+    /// Submits what leaves these adapters merged; the ones before where the GPU refuses it.
+    fn submit_merge(&self, rec: &Recording, merged: Vec<Merged>) -> Result<Submission> {
         let submission = rec.try_submit()?;
-        self.set_merged(Vec::new());
-        Ok(submission)
+        let (slot, before) = (self.merged.clone(), self.merged.replace(merged));
+        Ok(submission.or_else(move || drop(slot.replace(before))))
     }
 
     /// Whether adapters are merged into the weight.

@@ -1,6 +1,6 @@
 //! Generation with a cache of keys and values: the prompt once, then a token at a time, one read-back each.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
@@ -32,8 +32,17 @@ pub struct Generation {
     /// `[1, vocab_size]`
     logits: Tensor,
     token: Token,
+    /// The prompt's pass, until the first token is asked for.
+    begun: RefCell<Option<Begun>>,
     /// Tokens given so far.
     given: Cell<usize>,
+}
+
+/// A pass over the prompt that was submitted, with what it needs.
+struct Begun {
+    submitted: Submission,
+    activations: Activations,
+    tensors: Vec<Tensor>,
 }
 
 /// One token through the model.
@@ -90,6 +99,7 @@ impl CausalLM {
                 normed: row()?,
                 step: Recording::new(gpu),
             },
+            begun: RefCell::default(),
             given: Cell::new(0),
         };
         let Token { activations, segments, x, step, .. } = &generation.token;
@@ -97,6 +107,9 @@ impl CausalLM {
         let pass = Pass { config, tables: &generation.tables, position_ids: &generation.cursor, segments, step: None };
         let last = generation.record_blocks(step, &pass, activations, x)?;
         generation.record_choice(step, last, 1)?;
+        if max_tokens > 0 {
+            *generation.begun.borrow_mut() = Some(generation.begin()?); // with the adapters as they are now
+        }
         Ok(generation)
     }
 }
@@ -133,12 +146,13 @@ impl Generation {
         if self.prompt.len() + given >= self.capacity {
             return Ok(None);
         }
-        let (submitted, prompt) = match given {
-            0 => {
-                let (submitted, tensors) = self.start()?;
-                (submitted, Some(tensors))
-            }
-            _ => (self.token.step.submit(), None),
+        let begun = match (self.begun.take(), given) {
+            (None, 0) => Some(self.begin()?), // again after a failure
+            (begun, _) => begun,
+        };
+        let (submitted, prompt) = match begun {
+            Some(Begun { submitted, activations, tensors }) => (submitted, Some((activations, tensors))),
+            None => (self.token.step.submit(), None),
         };
         let read = self.next_id.read();
         let (submitted, read) = (submitted.await, read.await);
@@ -155,8 +169,8 @@ impl Generation {
         Ok(Some(id))
     }
 
-    /// Submits the prompt; with the tensors that it needs.
-    fn start(&self) -> Result<(Submission, (Activations, Vec<Tensor>))> {
+    /// Submits the prompt.
+    fn begin(&self) -> Result<Begun> {
         let (gpu, config, tokens) = (self.model.gpu(), self.model.config(), self.prompt.len());
         let integers = |label, shape: &[usize], values: &[i32]| Tensor::integers(gpu, label, shape, Some(values));
         let positions: Vec<i32> = (0..tokens as i32).collect();
@@ -167,7 +181,7 @@ impl Generation {
         let row = |rows| Tensor::zeros(gpu, "hidden", &[rows, config.hidden_size]);
         let (x, hidden) = ([row(tokens)?, row(tokens)?], row(1)?);
         let activations = self.model.blocks[0].activations(gpu, config, tokens)?;
-        let rec = Recording::new(gpu);
+        let rec = Recording::in_parts(gpu);
         self.model.embed(&rec, &ids, &x[0])?;
         let pass = Pass { config, tables: &self.tables, position_ids: &position_ids, segments: &segments, step: None };
         let output = self.record_blocks(&rec, &pass, &activations, &x)?;
@@ -175,7 +189,8 @@ impl Generation {
         embedding::record(&rec, output, &last, &hidden)?;
         self.record_choice(&rec, &hidden, tokens)?;
         let [x0, x1] = x;
-        Ok((rec.submit(), (activations, vec![ids, position_ids, segments, last, x0, x1, hidden])))
+        let tensors = vec![ids, position_ids, segments, last, x0, x1, hidden];
+        Ok(Begun { submitted: rec.submit(), activations, tensors })
     }
 
     /// The logits `[vocab_size]` that the last token was chosen from.
@@ -185,6 +200,10 @@ impl Generation {
 
     /// Frees the cache and all else.
     pub fn destroy(&self) {
+        if let Some(Begun { activations, tensors, .. }) = self.begun.take() {
+            activations.destroy();
+            tensors.iter().for_each(Tensor::destroy_storage);
+        }
         let Token { activations, segments, x, normed, .. } = &self.token;
         activations.destroy();
         let own = [&self.cursor, &self.next_id, &self.seen, &self.logits, segments, normed];

@@ -172,6 +172,17 @@ impl Sequences {
     /// [`Shape`](crate::error::ErrorKind::Shape) where a length differs, [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for an id or label outside the vocabulary or a
     /// position that the model has not; nothing is written.
     pub fn load(&self, model: &CausalLM, input: &Input) -> Result<()> {
+        let (segments, position_ids) = self.check(model, input)?;
+        if let Some(labels) = input.labels {
+            self.labels.write_integers(labels)?;
+        }
+        self.input_ids.write_integers(input.input_ids)?;
+        self.segments.write_integers(&segments)?;
+        self.position_ids.write_integers(&position_ids)
+    }
+
+    /// What [`Sequences::load`] checks, and the segments and positions of each row.
+    pub(crate) fn check(&self, model: &CausalLM, input: &Input) -> Result<(Vec<i32>, Vec<i32>)> {
         let rows = self.rows();
         check_length("inputIds", rows as u64, input.input_ids.len())?;
         let vocabulary = model.config().vocab_size as i64;
@@ -202,11 +213,8 @@ impl Sequences {
                 let expected = format!("labels from 0 to {} or {IGNORED}", vocabulary - 1);
                 return Err(Error::argument("labels", &expected, label.to_string()));
             }
-            self.labels.write_integers(labels)?;
         }
-        self.input_ids.write_integers(input.input_ids)?;
-        self.segments.write_integers(&segments)?;
-        self.position_ids.write_integers(&position_ids)
+        Ok((segments, position_ids))
     }
 
     fn pass<'a>(&'a self, model: &'a CausalLM, step: Option<&'a TrainingStep>) -> Pass<'a> {

@@ -82,6 +82,8 @@ pub struct Optimizer {
     sums: Tensor,
     /// The layers hold weak copies: a layer has one optimiser at a time.
     ownership: RefCell<Option<Rc<()>>>,
+    /// How many adapters hold one.
+    adapters: usize,
 }
 
 impl Optimizer {
@@ -143,18 +145,26 @@ impl Optimizer {
             param,
             grad,
             ownership: RefCell::new(Some(Rc::new(()))),
+            adapters: adapters.len(),
         };
         let rec = Recording::new(gpu);
         for (from, (param, grad)) in trained.iter().zip(params.iter().zip(&grads)) {
             save_activation::record(&rec, &from.value, param)?;
             save_activation::record(&rec, &from.grad, grad)?;
         }
-        // What the GPU process may still find wrong with it, it finds in the first step again, whose promise says so.
-        drop(rec.try_submit()?);
+        let moved = rec.try_submit()?;
+        let mut before = Vec::new();
         for (from, (param, grad)) in trained.iter().zip(params.iter().zip(&grads)) {
-            from.value.rebase(param)?;
-            from.grad.rebase(grad)?;
+            for (tensor, to) in [(&from.value, param), (&from.grad, grad)] {
+                before.push((tensor.clone(), tensor.rebase(to.place()?)));
+            }
         }
+        // The numbers stay where they were if the arenas could not be made, which the first step then says.
+        crate::gpu::detach(async move {
+            if moved.await.is_err() {
+                before.into_iter().for_each(|(tensor, place)| drop(place.map(|place| tensor.rebase(place))));
+            }
+        });
         if let Some(token) = optimizer.ownership.borrow().as_ref() {
             adapters.iter().zip(0..).for_each(|((layer, adapter), i)| adapter.own(token, *layer, i));
         }
@@ -198,6 +208,31 @@ impl Optimizer {
                 (OptimizerKind::AdamW(_), None) => Err(Error::disposed("optimizer".into())),
             }
         })
+    }
+
+    /// Fails unless just the adapters that it updates take part in what is recorded of `layers`: others would get gradients that
+    /// nobody applies, and one that takes no part would decay.
+    pub(crate) fn expect_its_own(&self, layers: &[&LoraLinear]) -> Result<()> {
+        let ownership = self.ownership.borrow();
+        let Some(token) = ownership.as_ref() else { return Err(Error::disposed("the optimizer".into())) };
+        let mut own = 0;
+        for layer in layers {
+            for adapter in layer.outside() {
+                if !adapter.is_owned_by(token) {
+                    let got = format!("`{}` of {}", adapter.name(), layer.label());
+                    return Err(Error::argument("active", "the adapters that the trainer was made with", got));
+                }
+                own += 1;
+            }
+        }
+        match own == self.adapters {
+            true => Ok(()),
+            false => Err(Error::argument(
+                "active",
+                &format!("all {} adapters that the trainer was made with", self.adapters),
+                format!("{own} of them"),
+            )),
+        }
     }
 
     /// Records zeros into the gradients of all layers.

@@ -57,13 +57,13 @@ impl Trainer {
     /// nothing changes.
     pub fn load_state(&self, bytes: &[u8]) -> Result<Resumed> {
         let (resumed, attempts) = self.saved().load(bytes)?;
-        self.set_attempts(attempts);
+        self.stepper().set_attempts(attempts);
         Ok(resumed)
     }
 
     fn saved(&self) -> Saved<'_> {
         let (layers, loss) = (self.network().description(), self.loss().name());
-        Saved { gpu: self.gpu(), optimizer: self.optimizer(), layers, loss, seed: self.seed() }
+        Saved { gpu: self.gpu(), optimizer: self.optimizer(), layers, loss, seed: self.stepper().seed }
     }
 }
 
@@ -82,14 +82,14 @@ impl LanguageTrainer {
     /// As there.
     pub fn load_state(&self, bytes: &[u8]) -> Result<Resumed> {
         let (resumed, attempts) = self.saved().load(bytes)?;
-        self.set_attempts(attempts);
+        self.stepper().set_attempts(attempts);
         Ok(resumed)
     }
 
     fn saved(&self) -> Saved<'_> {
         let layers: Vec<_> = self.model().loras().iter().map(|layer| layer.description()).collect();
         let (layers, loss) = (layers.join(" "), "next token".into());
-        Saved { gpu: self.model().gpu(), optimizer: self.optimizer(), layers, loss, seed: self.seed() }
+        Saved { gpu: self.model().gpu(), optimizer: self.optimizer(), layers, loss, seed: self.stepper().seed }
     }
 }
 

@@ -3,11 +3,12 @@
 mod checkpoint;
 mod language;
 mod network;
+mod stepper;
 mod trainer;
 
 pub use checkpoint::{Position, Resumed};
 pub use language::{LanguageTrainer, TokenBatch};
 pub use network::{Module, Network};
 #[cfg(target_arch = "wasm32")]
-pub(crate) use trainer::Plan;
+pub(crate) use trainer::TrainerPlan;
 pub use trainer::{Batch, Origin, Outcome, StepRecord, Targets, Trainer};

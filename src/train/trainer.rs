@@ -1,10 +1,10 @@
 //! The trainer: one recording for each number of tokens, submitted again for every step.
 
-use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
 use super::network::{Activations, Network};
+use super::stepper::{Draft, Plan, Stepper, Tensors};
 use crate::error::{Error, Result};
 use crate::gpu::{DType, Gpu, Recording, Submission, Tensor};
 use crate::loss::Loss;
@@ -100,35 +100,22 @@ pub struct Trainer {
     gpu: Gpu,
     network: Network,
     loss: Loss,
-    /// Of the dropout.
-    seed: u64,
-    optimizer: Optimizer,
-    /// By tokens; the newest last.
-    plans: Rc<RefCell<Vec<Rc<Plan>>>>,
-    attempts: Rc<Cell<u64>>,
-    /// Around the micro-batches of one step: zeros into gradients and totals; the update.
-    window: [Recording; 2],
+    stepper: Stepper<Buffers>,
 }
 
-/// Tensors and recordings for one number of tokens.
-pub(crate) struct Plan {
-    tokens: usize,
-    /// Of each layer, which adapters took part when it was recorded, and their scalings.
-    adapters: Vec<Vec<(String, u32)>>,
+/// A plan of a [`Trainer`].
+pub(crate) type TrainerPlan = Plan<Buffers>;
+
+/// A network's tensors for one number of tokens.
+pub(crate) struct Buffers {
     /// `[tokens, in_features]`
     pub x: Tensor,
     /// `[tokens, out_features]`, or labels `[tokens]`
     pub targets: Tensor,
     activations: Activations,
-    /// Forward, loss and backward, adding to what is there.
-    micro_step: Recording,
-    /// The whole step of one micro-batch.
-    step: Recording,
-    /// Forward and loss, into zeroed totals.
-    evaluate: Recording,
 }
 
-/// Plans kept: shapes that come round are not recorded again.
+/// Plans kept.
 const MAX_PLANS: usize = 8;
 
 impl Trainer {
@@ -136,24 +123,14 @@ impl Trainer {
     /// As [`Optimizer::new`].
     pub fn new(gpu: &Gpu, network: Network, loss: Loss, options: OptimizerOptions) -> Result<Trainer> {
         let optimizer = Optimizer::new(gpu, &network.layers(), options)?;
-        let window = [Recording::new(gpu), Recording::new(gpu)];
-        zero(&optimizer, &window[0])?;
-        optimizer.step(&window[1])?;
-        Ok(Trainer {
-            window,
-            gpu: gpu.clone(),
-            network,
-            loss,
-            seed: 0,
-            optimizer,
-            plans: Rc::default(),
-            attempts: Rc::default(),
-        })
+        let stepper = Stepper::new(gpu, optimizer, 0, false, MAX_PLANS)?;
+        Ok(Trainer { gpu: gpu.clone(), network, loss, stepper })
     }
 
     /// With another seed of its dropout than 0; the same one gives the same masks on every device.
-    pub fn with_seed(self, seed: u64) -> Trainer {
-        Trainer { seed, ..self }
+    pub fn with_seed(mut self, seed: u64) -> Trainer {
+        self.stepper.seed = seed;
+        self
     }
 
     /// The network.
@@ -163,7 +140,11 @@ impl Trainer {
 
     /// The optimiser.
     pub fn optimizer(&self) -> &Optimizer {
-        &self.optimizer
+        &self.stepper.optimizer
+    }
+
+    pub(crate) fn stepper(&self) -> &Stepper<Buffers> {
+        &self.stepper
     }
 
     pub(crate) fn gpu(&self) -> &Gpu {
@@ -174,17 +155,9 @@ impl Trainer {
         self.loss
     }
 
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    pub(crate) fn set_attempts(&self, attempts: u64) {
-        self.attempts.set(attempts);
-    }
-
     /// Steps submitted so far, skipped ones included.
     pub fn attempts(&self) -> u64 {
-        self.attempts.get()
+        self.stepper.attempts()
     }
 
     /// Submits one step over the micro-batches as one mean over all that they count. The update of several is submitted
@@ -192,70 +165,40 @@ impl Trainer {
     ///
     /// # Errors
     /// Through the future: [`Shape`](crate::error::ErrorKind::Shape) where a length differs, before anything is submitted;
-    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a label out of range or no micro-batch; what the GPU refused, which updates nothing.
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a label out of range, no micro-batch, or where other adapters take part than those that the
+    /// trainer was made with; what the GPU refused, which updates nothing.
     pub fn step<'a>(&'a self, batches: &[Batch]) -> impl Future<Output = Result<()>> + use<'a> {
         let (submitted, several) = (self.start_step(batches), batches.len() > 1);
         async move {
             submitted?.await?;
-            if several { self.end_window().await } else { Ok(()) }
+            if several { self.stepper.end_window().await } else { Ok(()) }
         }
     }
 
     fn start_step(&self, batches: &[Batch]) -> Result<Submission> {
         if let [batch] = batches {
             let plan = self.check(batch)?;
-            plan.load(batch)?;
-            return Ok(self.submit_step(&plan));
+            plan.tensors.load(batch)?;
+            return Ok(self.stepper.step(&plan));
         }
         if batches.is_empty() {
             return Err(Error::argument("batches", "at least one batch", "none"));
         }
         batches.iter().try_for_each(|batch| self.check(batch).map(drop))?;
-        let mut submissions = vec![self.begin_window()];
+        let mut submissions = vec![self.stepper.begin_window()];
         for batch in batches {
             let plan = self.check(batch)?; // a window of many lengths drops plans as it goes
-            plan.load(batch)?;
-            submissions.push(plan.submit_micro_step());
+            plan.tensors.load(batch)?;
+            submissions.push(self.stepper.micro_step(&plan));
         }
         Ok(Submission::all(submissions))
-    }
-
-    /// Submits the whole step of a plan whose tensors are loaded.
-    pub(crate) fn submit_step(&self, plan: &Plan) -> Submission {
-        self.attempt(&plan.step)
-    }
-
-    /// Submits zeros into gradients and totals, before the first micro-batch of a step.
-    pub(crate) fn begin_window(&self) -> Submission {
-        self.window[0].submit()
-    }
-
-    /// Submits the update, after the last micro-batch of a step.
-    pub(crate) fn end_window(&self) -> Submission {
-        self.attempt(&self.window[1])
-    }
-
-    /// Submits an update, counted unless it could not be submitted: the GPU counts it, too.
-    fn attempt(&self, rec: &Recording) -> Submission {
-        match rec.try_submit() {
-            Ok(submission) => {
-                self.attempts.set(self.attempts.get() + 1);
-                let (attempts, plans) = (self.attempts.clone(), self.plans.clone());
-                // What the GPU refused it did not run; a plan whose buffers could not be made is made anew.
-                submission.or_else(move || {
-                    attempts.set(attempts.get().saturating_sub(1));
-                    plans.take().iter().for_each(|plan| plan.destroy());
-                })
-            }
-            Err(error) => Submission::failed(error),
-        }
     }
 
     /// The mean loss of a batch with the adapter as it is, without an update.
     pub fn evaluate(&self, batch: &Batch) -> impl Future<Output = Result<f32>> + use<> {
         let started = self.check(batch).and_then(|plan| {
-            plan.load(batch)?;
-            Ok(self.evaluate_plan(&plan))
+            plan.tensors.load(batch)?;
+            Ok(self.stepper.evaluate(&plan))
         });
         async move {
             let (sum, count) = started?.await?;
@@ -263,23 +206,12 @@ impl Trainer {
         }
     }
 
-    /// The sum of the loss over what was loaded, and what it counts.
-    pub(crate) fn evaluate_plan(&self, plan: &Plan) -> impl Future<Output = Result<(f32, f32)>> + use<> {
-        let submitted = plan.evaluate.submit();
-        let totals = self.optimizer.evaluation().read();
-        async move {
-            submitted.await?;
-            let totals = totals.await?;
-            Ok((totals[0], totals[1]))
-        }
-    }
-
     /// What the attempts from `from` on did, as far back as the log reaches.
     pub fn records(&self, from: u64) -> impl Future<Output = Result<Vec<StepRecord>>> + use<> {
-        records(self.optimizer.log(), from, self.attempts.get())
+        self.stepper.records(from)
     }
 
-    fn check(&self, batch: &Batch) -> Result<Rc<Plan>> {
+    fn check(&self, batch: &Batch) -> Result<Rc<TrainerPlan>> {
         let width = self.network.in_features();
         if batch.x.is_empty() || !batch.x.len().is_multiple_of(width) {
             let expected = format!("rows of {width} elements, at least one");
@@ -288,7 +220,7 @@ impl Trainer {
         let plan = self.plan(batch.x.len() / width)?;
         let length = match batch.targets {
             Targets::Values(values) => {
-                plan.targets.expect_dtype(DType::F32)?;
+                plan.tensors.targets.expect_dtype(DType::F32)?;
                 values.len()
             }
             Targets::Labels(labels) => {
@@ -296,7 +228,7 @@ impl Trainer {
                 labels.len()
             }
         };
-        crate::gpu::check_length("targets", plan.targets.len() as u64, length)?;
+        crate::gpu::check_length("targets", plan.tensors.targets.len() as u64, length)?;
         Ok(plan)
     }
 
@@ -317,14 +249,11 @@ impl Trainer {
     }
 
     /// The plan for this many tokens, made on first use.
-    pub(crate) fn plan(&self, tokens: usize) -> Result<Rc<Plan>> {
-        let mut plans = self.plans.borrow_mut();
-        let adapters: Vec<_> = self.network.layers().iter().map(|layer| layer.recorded_state()).collect();
-        if let Some(i) = plans.iter().position(|plan| plan.tokens == tokens && plan.adapters == adapters) {
-            let plan = plans.remove(i);
-            plans.push(plan.clone());
-            return Ok(plan);
-        }
+    pub(crate) fn plan(&self, tokens: usize) -> Result<Rc<TrainerPlan>> {
+        self.stepper.plan([1, tokens], &self.network.layers(), |draft| self.record(tokens, draft))
+    }
+
+    fn record(&self, tokens: usize, Draft { training, micro_step, evaluate }: Draft) -> Result<Buffers> {
         let gpu = &self.gpu;
         let x = Tensor::zeros(gpu, "x", &[tokens, self.network.in_features()])?;
         let targets = match self.loss {
@@ -332,37 +261,23 @@ impl Trainer {
             Loss::Mse | Loss::BceWithLogits => Tensor::zeros(gpu, "targets", &[tokens, self.network.out_features()])?,
         };
         let activations = self.network.activations(gpu, &x)?;
-        let training = self.optimizer.training_step(self.seed);
         let forward = |rec: &Recording, step, totals| {
             self.network.forward(rec, &activations, step)?;
             let (output, d_output) = (activations.output(), activations.d_output()?);
             self.loss.record_sum(rec, output, &targets, d_output, totals, true)
         };
-        let totals = self.optimizer.totals();
-        let [micro_step, step, evaluate] = [(); 3].map(|()| Recording::new(gpu));
-        forward(&micro_step, Some(&training), totals)?;
-        self.network.backward(&micro_step, &activations, &training)?;
-        if self.network.layers().iter().flat_map(|layer| layer.active()).any(|adapter| adapter.dropout() > 0.0) {
-            self.optimizer.end_micro_batch(&micro_step)?;
+        if let Some(rec) = micro_step {
+            forward(rec, Some(training), self.optimizer().totals())?;
+            self.network.backward(rec, &activations, training)?;
         }
-        zero(&self.optimizer, &step)?;
-        forward(&step, Some(&training), totals)?;
-        self.network.backward(&step, &activations, &training)?;
-        self.optimizer.step(&step)?;
-        evaluate.zero(self.optimizer.evaluation())?;
-        forward(&evaluate, None, self.optimizer.evaluation())?;
-        let plan = Rc::new(Plan { tokens, adapters, x, targets, activations, micro_step, step, evaluate });
-        if plans.len() >= MAX_PLANS {
-            plans.remove(0).destroy();
-        }
-        plans.push(plan.clone());
-        Ok(plan)
+        evaluate.zero(self.optimizer().evaluation())?;
+        forward(evaluate, None, self.optimizer().evaluation())?;
+        Ok(Buffers { x, targets, activations })
     }
 
     /// Frees the optimiser and the activations; the layers keep their adapters.
     pub fn destroy(&self) {
-        self.plans.take().iter().for_each(|plan| plan.destroy());
-        self.optimizer.destroy();
+        self.stepper.destroy();
     }
 }
 
@@ -380,12 +295,7 @@ pub(super) fn records(log: &Tensor, from: u64, end: u64) -> impl Future<Output =
     }
 }
 
-fn zero(optimizer: &Optimizer, rec: &Recording) -> Result<()> {
-    optimizer.zero_grad(rec)?;
-    optimizer.zero_sums(rec)
-}
-
-impl Plan {
+impl Buffers {
     fn load(&self, batch: &Batch) -> Result<()> {
         self.x.write(batch.x)?;
         match batch.targets {
@@ -393,28 +303,12 @@ impl Plan {
             Targets::Labels(labels) => self.targets.write_integers(labels),
         }
     }
+}
 
-    /// Frees its tensors; the layers' own stay.
+impl Tensors for Buffers {
     fn destroy(&self) {
         self.x.destroy_storage();
         self.targets.destroy_storage();
         self.activations.destroy();
-    }
-
-    /// How many kernels its steps need that are not compiled yet.
-    #[cfg(target_arch = "wasm32")]
-    pub fn missing_kernels(&self) -> usize {
-        Recording::missing_kernels(&[&self.step, &self.micro_step])
-    }
-
-    /// Compiles what its steps need; returns how many kernels.
-    #[cfg(target_arch = "wasm32")]
-    pub fn compile_missing(&self, keep: bool) -> Result<usize> {
-        Recording::compile_all(&[&self.step, &self.micro_step], keep)
-    }
-
-    /// Submits forward, loss and backward of what was loaded, adding to gradients and totals.
-    pub fn submit_micro_step(&self) -> Submission {
-        self.micro_step.submit()
     }
 }

@@ -18,7 +18,7 @@ use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::future_to_promise;
 
 use crate::kernels::lora;
-use crate::train::Plan;
+use crate::train::TrainerPlan;
 use crate::{
     Activation, AdamW, Adapter, DType, Error, Gpu, GpuRequest, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight,
     Loss, Module, Network, Norm, Optimizer, OptimizerKind, OptimizerOptions, Position, Profile, Recording, Resumed,
@@ -559,7 +559,7 @@ impl RawModules {
 
 /// A trainer.
 #[wasm_bindgen]
-pub struct RawTrainer(Trainer);
+pub struct RawTrainer(Rc<Trainer>);
 
 #[wasm_bindgen]
 impl RawTrainer {
@@ -580,7 +580,7 @@ impl RawTrainer {
             1 => Loss::BceWithLogits,
             _ => Loss::CrossEntropy { ignore_index, label_smoothing },
         };
-        Ok(RawTrainer(Trainer::new(&gpu.0, network, loss, options.0.get())?.with_seed(seed as u64)))
+        Ok(RawTrainer(Rc::new(Trainer::new(&gpu.0, network, loss, options.0.get())?.with_seed(seed as u64))))
     }
 
     #[wasm_bindgen(js_name = inFeatures)]
@@ -593,7 +593,7 @@ impl RawTrainer {
     }
 
     pub fn plan(&self, tokens: u32) -> Result<RawPlan> {
-        Ok(RawPlan(self.0.plan(tokens as usize)?))
+        Ok(RawPlan { plan: self.0.plan(tokens as usize)?, trainer: self.0.clone() })
     }
 
     #[wasm_bindgen(js_name = checkLabels)]
@@ -602,27 +602,27 @@ impl RawTrainer {
     }
 
     pub fn step(&self, plan: &RawPlan) -> Promise {
-        promise(self.0.submit_step(&plan.0).map_unit())
+        promise(self.0.stepper().step(&plan.plan).map_unit())
     }
 
     #[wasm_bindgen(js_name = beginWindow)]
     pub fn begin_window(&self) -> Promise {
-        promise(self.0.begin_window().map_unit())
+        promise(self.0.stepper().begin_window().map_unit())
     }
 
     #[wasm_bindgen(js_name = microStep)]
     pub fn micro_step(&self, plan: &RawPlan) -> Promise {
-        promise(plan.0.submit_micro_step().map_unit())
+        promise(self.0.stepper().micro_step(&plan.plan).map_unit())
     }
 
     #[wasm_bindgen(js_name = endWindow)]
     pub fn end_window(&self) -> Promise {
-        promise(self.0.end_window().map_unit())
+        promise(self.0.stepper().end_window().map_unit())
     }
 
     /// `[sum of the loss, what it counts]`
     pub fn evaluate(&self, plan: &RawPlan) -> Promise {
-        let totals = self.0.evaluate_plan(&plan.0);
+        let totals = self.0.stepper().evaluate(&plan.plan);
         promise(async { totals.await.map(|(sum, count)| Float32Array::from([sum, count].as_slice())) })
     }
 
@@ -633,18 +633,13 @@ impl RawTrainer {
 
     /// `[loss, norm, lr, outcome as begin_step.wgsl numbers it]` of each attempt from `from` on, as far back as the log reaches.
     pub fn records(&self, from: f64) -> Promise {
-        let records = self.0.records(from as u64);
-        promise(async {
-            let flat = |r: crate::StepRecord| [r.loss, r.grad_norm, r.lr, r.outcome.to_log()];
-            records.await.map(|all| Float32Array::from(all.into_iter().flat_map(flat).collect::<Vec<f32>>().as_slice()))
-        })
+        records(self.0.records(from as u64))
     }
 
     /// `note` is what the TypeScript layer wants back.
     #[wasm_bindgen(js_name = saveState)]
     pub fn save_state(&self, epoch: f64, batch: f64, note: &str) -> Promise {
-        let state = self.0.save_state(Position { epoch: epoch as u64, batch: batch as u64 }, note);
-        promise(async { state.await.map(|bytes| Uint8Array::from(bytes.as_slice())) })
+        saved(self.0.save_state(position(epoch, batch), note))
     }
 
     /// `[epoch, batch, whether bits may differ, note]`
@@ -658,6 +653,21 @@ impl RawTrainer {
     }
 }
 
+fn records(records: impl Future<Output = crate::Result<Vec<crate::StepRecord>>> + 'static) -> Promise {
+    promise(async {
+        let flat = |r: crate::StepRecord| [r.loss, r.grad_norm, r.lr, r.outcome.to_log()];
+        records.await.map(|all| Float32Array::from(all.into_iter().flat_map(flat).collect::<Vec<f32>>().as_slice()))
+    })
+}
+
+fn saved(state: impl Future<Output = crate::Result<Vec<u8>>> + 'static) -> Promise {
+    promise(async { state.await.map(|bytes| Uint8Array::from(bytes.as_slice())) })
+}
+
+fn position(epoch: f64, batch: f64) -> Position {
+    Position { epoch: epoch as u64, batch: batch as u64 }
+}
+
 /// `[epoch, batch, whether bits may differ, note]`
 fn resumed(state: Resumed) -> Array {
     let Resumed { position: Position { epoch, batch }, note, bits_may_differ } = state;
@@ -667,24 +677,27 @@ fn resumed(state: Resumed) -> Array {
 
 /// A trainer's tensors for one number of tokens.
 #[wasm_bindgen]
-pub struct RawPlan(Rc<Plan>);
+pub struct RawPlan {
+    plan: Rc<TrainerPlan>,
+    trainer: Rc<Trainer>,
+}
 
 #[wasm_bindgen]
 impl RawPlan {
     /// Writes a batch to the GPU: nothing where one of the two does not fit.
     pub fn load(&self, x: &JsValue, targets: &JsValue) -> Result<()> {
-        write(&self.0.targets, targets)?;
-        write(&self.0.x, x)
+        write(&self.plan.tensors.targets, targets)?;
+        write(&self.plan.tensors.x, x)
     }
 
     /// Kernels of its steps that are not compiled yet.
     pub fn missing(&self) -> usize {
-        self.0.missing_kernels()
+        self.plan.missing_kernels(self.trainer.stepper())
     }
 
     /// As `RawRecording::compile`.
     pub fn compile(&self, keep: bool) -> Result<usize> {
-        Ok(self.0.compile_missing(keep)?)
+        Ok(self.plan.compile_missing(self.trainer.stepper(), keep)?)
     }
 }
 

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use js_sys::{Array, Float32Array, Int32Array, Promise, Uint8Array};
 use wasm_bindgen::prelude::*;
 
-use super::{MapUnit, RawGpu, RawOptions, Result, promise, resumed};
+use super::{MapUnit, RawGpu, RawOptions, Result, position, promise, records, resumed, saved};
 use crate::io::gguf::GgufHeader;
 use crate::io::safetensors::{Dtype, Header};
 use crate::io::{Adapter, AdapterConfig, NewConfig};
 use crate::model::{gguf_sources, safetensors_sources};
 use crate::{
-    CausalLM, Error, Generation, Gpu, Input, LanguageTrainer, LoraLinear, ModelConfig, ModelLoader, Position, Sampling,
+    CausalLM, Error, Generation, Gpu, Input, LanguageTrainer, LoraLinear, ModelConfig, ModelLoader, Sampling,
     SequencesOptions, SourceTensor, Store, TokenBatch,
 };
 
@@ -95,9 +95,11 @@ impl RawCausalLM {
 
     /// Takes the adapter away.
     #[wasm_bindgen(js_name = removeAdapter)]
-    pub fn remove_adapter(&self) {
+    pub fn remove_adapter(&self) -> Result<()> {
+        self.model.loras().iter().try_for_each(|lora| lora.refuse_owned())?;
         self.model.loras().iter().for_each(|lora| self.model.remove_lora(lora));
         self.adapter.take();
+        Ok(())
     }
 
     #[wasm_bindgen(js_name = setEnabled)]
@@ -310,17 +312,11 @@ impl RawLanguageTrainer {
         self.0.attempts() as f64
     }
 
-    /// One step over micro-batches `[sequences, ids, mask, labels]`.
+    /// One step over micro-batches `[sequences, ids, mask, labels]`, submitted now but for the update of shapes that are new.
     pub fn step(&self, batches: Array) -> Promise {
-        let trainer = self.0.clone();
-        promise(
-            async move {
-                let batches: Vec<Batch> = batches.iter().map(|value| Batch::from(&value)).collect();
-                let tokens: Vec<TokenBatch> = batches.iter().map(Batch::tokens).collect();
-                trainer.step(&tokens).await
-            }
-            .map_unit(),
-        )
+        let batches: Vec<Batch> = batches.iter().map(|value| Batch::from(&value)).collect();
+        let tokens: Vec<TokenBatch> = batches.iter().map(Batch::tokens).collect();
+        promise(self.0.step(&tokens).map_unit())
     }
 
     /// `[mean loss, labels that it counts]`
@@ -329,20 +325,20 @@ impl RawLanguageTrainer {
         promise(async { result.await.map(|(loss, count)| Float32Array::from([loss, count].as_slice())) })
     }
 
+    #[wasm_bindgen(js_name = layerName)]
+    pub fn layer_name(&self, layer: usize) -> Option<String> {
+        self.0.model().loras().get(layer)?.name().map(str::to_string)
+    }
+
     /// As the trainer's of a network.
     pub fn records(&self, from: f64) -> Promise {
-        let records = self.0.records(from as u64);
-        promise(async {
-            let flat = |r: crate::StepRecord| [r.loss, r.grad_norm, r.lr, r.outcome.to_log()];
-            records.await.map(|all| Float32Array::from(all.into_iter().flat_map(flat).collect::<Vec<f32>>().as_slice()))
-        })
+        records(self.0.records(from as u64))
     }
 
     /// As the trainer's of a network.
     #[wasm_bindgen(js_name = saveState)]
     pub fn save_state(&self, epoch: f64, batch: f64, note: &str) -> Promise {
-        let state = self.0.save_state(Position { epoch: epoch as u64, batch: batch as u64 }, note);
-        promise(async { state.await.map(|bytes| Uint8Array::from(bytes.as_slice())) })
+        saved(self.0.save_state(position(epoch, batch), note))
     }
 
     /// As the trainer's of a network.

@@ -1,0 +1,217 @@
+//! What the trainers share: plans by the shape of a batch, steps over them, and their count.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+
+use super::trainer::{StepRecord, records};
+use crate::error::{Error, Result};
+use crate::gpu::{Gpu, Recording, Submission};
+use crate::lora::{LoraLinear, TrainingStep};
+use crate::optim::Optimizer;
+
+/// The tensors of a plan.
+pub(crate) trait Tensors {
+    /// Frees them; what belongs to layers stays.
+    fn destroy(&self);
+}
+
+/// Tensors for one shape of batches, and the recordings over them.
+pub(crate) struct Plan<T> {
+    pub tensors: T,
+    /// Forward, loss and backward, adding to gradients and totals.
+    micro_step: Recording,
+    /// Forward and loss, into zeroed totals.
+    evaluate: Recording,
+    key: Key,
+    /// How often the layers had dropped activations when it was recorded.
+    dropped: u64,
+    /// Why it can only evaluate.
+    refused: Option<Error>,
+    /// Whether the GPU has run a micro-step of it: its buffers are there, and its kernels.
+    accepted: Rc<Cell<bool>>,
+}
+
+/// What a plan is for.
+#[derive(PartialEq)]
+struct Key {
+    /// Sequences and tokens of each; or 1 and rows.
+    shape: [usize; 2],
+    /// Of each layer, which adapters take part, and their scalings.
+    adapters: Vec<Vec<(String, u32)>>,
+}
+
+/// Where a plan is recorded.
+pub(crate) struct Draft<'a> {
+    /// Of the training step that the micro-step is part of.
+    pub training: &'a TrainingStep,
+    /// None where the plan can only evaluate.
+    pub micro_step: Option<&'a Recording>,
+    pub evaluate: &'a Recording,
+}
+
+/// Steps of an optimiser over plans.
+pub(crate) struct Stepper<T> {
+    pub optimizer: Optimizer,
+    /// Of the dropout.
+    pub seed: u64,
+    in_parts: bool,
+    /// Plans kept: shapes that come round are not recorded again.
+    most: usize,
+    /// The newest last.
+    plans: Rc<RefCell<Vec<Rc<Plan<T>>>>>,
+    attempts: Rc<Cell<u64>>,
+    /// Around the micro-batches of one step: zeros into gradients and totals; the update.
+    window: [Recording; 2],
+}
+
+impl<T: Tensors + 'static> Stepper<T> {
+    /// `in_parts` as [`Recording::in_parts`] has it; at `most` as many plans are kept.
+    pub fn new(gpu: &Gpu, optimizer: Optimizer, seed: u64, in_parts: bool, most: usize) -> Result<Stepper<T>> {
+        let window = [Recording::new(gpu), Recording::new(gpu)];
+        optimizer.zero_grad(&window[0])?;
+        optimizer.zero_sums(&window[0])?;
+        optimizer.step(&window[1])?;
+        Ok(Stepper { optimizer, seed, in_parts, most, plans: Rc::default(), attempts: Rc::default(), window })
+    }
+
+    /// The plan of this shape for the adapters that take part now, which `make` records on first use.
+    pub fn plan(
+        &self,
+        shape: [usize; 2],
+        layers: &[&LoraLinear],
+        make: impl FnOnce(Draft) -> Result<T>,
+    ) -> Result<Rc<Plan<T>>> {
+        let key = Key { shape, adapters: layers.iter().map(|layer| layer.recorded_state()).collect() };
+        let dropped = || layers.iter().map(|layer| layer.times_dropped()).sum();
+        let mut plans = self.plans.borrow_mut();
+        plans.retain(|plan| {
+            let live = plan.dropped == dropped();
+            if !live {
+                plan.tensors.destroy();
+            }
+            live
+        });
+        if let Some(i) = plans.iter().position(|plan| plan.key == key) {
+            let plan = plans.remove(i);
+            plans.push(plan.clone());
+            return Ok(plan);
+        }
+        if plans.len() >= self.most {
+            plans.remove(0).tensors.destroy();
+        }
+        let gpu = self.window[0].gpu();
+        let recording = || if self.in_parts { Recording::in_parts(gpu) } else { Recording::new(gpu) };
+        let (micro_step, evaluate) = (recording(), recording());
+        let training = self.optimizer.training_step(self.seed);
+        let refused = self.optimizer.expect_its_own(layers).err();
+        let draft =
+            Draft { training: &training, micro_step: refused.is_none().then_some(&micro_step), evaluate: &evaluate };
+        let tensors = make(draft)?;
+        let drops = |layer: &&LoraLinear| layer.active().iter().any(|adapter| adapter.dropout() > 0.0);
+        if layers.iter().any(drops) {
+            self.optimizer.end_micro_batch(&micro_step)?;
+        }
+        let accepted = Rc::default();
+        let plan = Rc::new(Plan { tensors, micro_step, evaluate, key, dropped: dropped(), refused, accepted });
+        plans.push(plan.clone());
+        Ok(plan)
+    }
+
+    /// Submits zeros into gradients and totals, before the first micro-batch of a step.
+    pub fn begin_window(&self) -> Submission {
+        self.window[0].submit()
+    }
+
+    /// Submits forward, loss and backward of what was loaded, adding to gradients and totals.
+    pub fn micro_step(&self, plan: &Plan<T>) -> Submission {
+        let accepted = plan.accepted.clone();
+        match &plan.refused {
+            Some(error) => Submission::failed(error.clone()),
+            None => self.or_make_anew(plan.micro_step.try_submit()).and_then(move || accepted.set(true)),
+        }
+    }
+
+    /// Submits the update, after the last micro-batch of a step.
+    pub fn end_window(&self) -> Submission {
+        self.attempt(&[&self.window[1]])
+    }
+
+    /// Submits the whole step of a plan whose tensors are loaded. In parts it is to be accepted, see [`Stepper::accepts`].
+    pub fn step(&self, plan: &Plan<T>) -> Submission {
+        match &plan.refused {
+            Some(error) => Submission::failed(error.clone()),
+            None => self.attempt(&[&self.window[0], &plan.micro_step, &self.window[1]]),
+        }
+    }
+
+    /// Whether the update of a step over the plan need not wait for its micro-steps: they can no longer be refused.
+    pub fn accepts(&self, plan: &Plan<T>) -> bool {
+        plan.accepted.get()
+    }
+
+    /// Submits forward and loss of what was loaded; the sum of the loss and what it counts.
+    pub fn evaluate(&self, plan: &Plan<T>) -> impl Future<Output = Result<(f32, f32)>> + use<T> {
+        let submitted = self.or_make_anew(plan.evaluate.try_submit());
+        let totals = self.optimizer.evaluation().read();
+        async move {
+            submitted.await?;
+            let totals = totals.await?;
+            Ok((totals[0], totals[1]))
+        }
+    }
+
+    /// Submits an update, counted unless it could not be submitted: the GPU counts it, too.
+    fn attempt(&self, recordings: &[&Recording]) -> Submission {
+        let submitted = Recording::try_submit_all(recordings);
+        if submitted.is_err() {
+            return self.or_make_anew(submitted);
+        }
+        self.attempts.set(self.attempts.get() + 1);
+        let attempts = self.attempts.clone();
+        // What the GPU refused it did not run.
+        self.or_make_anew(submitted).or_else(move || attempts.set(attempts.get().saturating_sub(1)))
+    }
+
+    /// Drops the plans where the submit fails: one whose buffers could not be made is made anew.
+    fn or_make_anew(&self, submitted: Result<Submission>) -> Submission {
+        let plans = self.plans.clone();
+        submitted
+            .unwrap_or_else(Submission::failed)
+            .or_else(move || plans.take().iter().for_each(|plan| plan.tensors.destroy()))
+    }
+
+    /// What the attempts from `from` on did, as far back as the log reaches.
+    pub fn records(&self, from: u64) -> impl Future<Output = Result<Vec<StepRecord>>> + use<T> {
+        records(self.optimizer.log(), from, self.attempts.get())
+    }
+
+    /// Steps submitted so far, skipped ones included.
+    pub fn attempts(&self) -> u64 {
+        self.attempts.get()
+    }
+
+    pub fn set_attempts(&self, attempts: u64) {
+        self.attempts.set(attempts);
+    }
+
+    /// Frees the optimiser and the plans.
+    pub fn destroy(&self) {
+        self.plans.take().iter().for_each(|plan| plan.tensors.destroy());
+        self.optimizer.destroy();
+    }
+}
+
+impl<T> Plan<T> {
+    /// How many kernels its steps need that are not compiled yet.
+    #[cfg(target_arch = "wasm32")]
+    pub fn missing_kernels(&self, stepper: &Stepper<T>) -> usize {
+        Recording::missing_kernels(&[&self.micro_step, &stepper.window[1]])
+    }
+
+    /// Compiles what its steps need; returns how many kernels.
+    #[cfg(target_arch = "wasm32")]
+    pub fn compile_missing(&self, stepper: &Stepper<T>, keep: bool) -> Result<usize> {
+        Recording::compile_all(&[&self.micro_step, &stepper.window[1]], keep)
+    }
+}

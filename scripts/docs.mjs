@@ -1,8 +1,9 @@
-// docs/*.md and the public types → www/docs/*.html, pages of the site without head and foot, which Vite adds.
+// docs/*.md, the public types and the crate's comments → www/docs/*.html, pages of the site without head and foot, which Vite adds.
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join, relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { main, root } from "./lib.mjs";
+import { rustItems } from "./rust-docs.mjs";
 import { docs, site } from "../www/text.js";
 
 const PAGES = ["quick-start", "how-it-works", "numerics", "performance", "interop", "troubleshooting"];
@@ -57,13 +58,14 @@ export async function writeDocs() {
     },
   });
   const texts = PAGES.map((name) => [name, readFileSync(join(root, `docs/${name}.md`), "utf8")]);
-  const titles = [...texts.map(([name, text]) => [name, text.match(/^# (.+)$/m)[1]]), ["api", docs.api]];
+  const titles = [...texts.map(([name, text]) => [name, text.match(/^# (.+)$/m)[1]]), ["api", docs.api], ["rust", docs.rust]];
   rmSync(out, { recursive: true, force: true });
   mkdirSync(out, { recursive: true });
   for (const [name, text] of texts) {
     const title = titles.find(([own]) => own === name)[1];
     writeFileSync(join(out, `${name}.html`), page(name, title, titles, marked.parse(text), `docs/${name}.md`));
   }
+  writeFileSync(join(out, "rust.html"), page("rust", docs.rust, titles, rust((text) => marked.parse(text)), "src/lib.rs"));
   writeFileSync(join(out, "api.html"), page("api", docs.api, titles, await api((text) => marked.parse(text)), "js/index.ts"));
 }
 
@@ -113,6 +115,30 @@ async function api(markdown) {
     return `<h2>${title}</h2>\n<p>${own.map(([name]) => `<a href="#${slug(name)}">${name}</a>`).join(", ")}</p>\n${own.map(([name, symbol]) => entry(name, symbol)).join("\n")}`;
   });
   return `<h1>{{docs.api}}</h1>\n<p>{{docs.apiLede}}</p>\n${sections.join("\n")}`;
+}
+
+/** What the crate gives, by module, with the comments that stand there. */
+function rust(markdown) {
+  const modules = rustItems(), paths = modules.flatMap(({ items }) => items.map(([path]) => path));
+  const id = (path) => slug(path.replaceAll("::", "-"));
+  // Links between comments, `[`Name::member`]` and `[words](Name)`: to what is on the page, else the words alone.
+  const target = (name, module) => [module ? `${module}::${name}` : name, name, name.split("::").slice(0, -1).join("::")].find((path) => paths.includes(path));
+  const linked = (text, module) => text
+    .replace(/^#+ (.+)$/gm, "**$1**") // «Errors», below an item
+    .replace(/\[([^\]]+)\]\((?!https?:)([^)]*)\)/g, (_, words, to) => (target(to, module) ? `[${words}](#${id(target(to, module))})` : words))
+    .replace(/\[`(?:\w+@)?([\w:]+)(?:\(\))?`\](?!\()/g, (_, name) => (target(name, module) ? `[\`${name}\`](#${id(target(name, module))})` : `\`${name}\``));
+  const code = (text) => `<pre tabindex="0"><code>${escape(text)}</code></pre>`;
+  const entry = ([path, { signature, doc, members, path: file, line }], module) => `<h3 id="${id(path)}"><code>${path}</code></h3>
+${code(signature)}
+${markdown(linked(doc, module))}
+${members.map((member) => `<div class="member">${code(member.signature)}${markdown(linked(member.doc, module))}</div>`).join("\n")}
+<p class="source"><a href="${site.repository}/blob/main/${file}#L${line}">${file}</a></p>`;
+  const sections = modules.map(({ path, doc, file, items }) => {
+    const module = path === "lora_webgpu" ? "" : path, sorted = items.toSorted(([a], [b]) => (a < b ? -1 : 1));
+    const names = sorted.map(([path]) => `<a href="#${id(path)}">${module && path.startsWith(module) ? path.slice(module.length + 2) : path}</a>`);
+    return `<h2 id="${id(path)}"><code>${path}</code></h2>\n${markdown(linked(doc, module))}\n<p>${names.join(", ")}</p>\n<p class="source"><a href="${site.repository}/blob/main/${file}">${file}</a></p>\n${sorted.map((item) => entry(item, module)).join("\n")}`;
+  });
+  return `<h1>{{docs.rust}}</h1>\n<p>{{docs.rustLede}}</p>\n${sections.join("\n")}`;
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) main(writeDocs);

@@ -1,8 +1,8 @@
-// The page: settings in, numbers and pictures out. The experiment itself is in session.js.
+// The page: settings in, numbers and pictures out. The experiment itself runs in session.worker.js.
 //
 // For tests and the curious: `<html data-state>` is loading, ready, training, paused, lost or missing, and
 // `loraDemo.snapshot()` gives the settings, ΔW*, and what was measured last, all of it after the same step.
-import { Gpu, LoraError, savePeft } from "lora-webgpu";
+import { connect } from "./ask.js";
 import { Chart } from "./charts.js";
 import { format } from "./format.js";
 import { colourTable, drawHeatMap, drawScale } from "./heatmap.js";
@@ -14,7 +14,7 @@ import { layer as text, site } from "./text.js";
 const LR = { adamw: "0.001", sgd: "0.1" };
 const MOST_IN_FLIGHT = 4, ROUND_MS = 20, MEASURE_MS = 200;
 
-let gpu, session;
+let worker, ask, info, session;
 let now; // what was measured last
 let enabled = true, training = false, resume = false, loop = Promise.resolve();
 let speed = NaN;
@@ -39,8 +39,8 @@ function setState(state, message) {
 
 function report(error) {
   if (state() === "lost") return; // its message is there already
-  if (!(error instanceof LoraError)) console.error(error);
-  complain(error instanceof LoraError ? error.message : site.unexpected(error), { restart: !session });
+  if (!error.code) console.error(error);
+  complain(error.code ? error.message : site.unexpected(error), { restart: !session });
 }
 
 // What the user asks for happens in turn, so that nothing is rebuilt under a running step.
@@ -113,14 +113,7 @@ const shownLoss = () => (enabled ? now.lossOn : now.lossOff);
  * new one is trained wherever the old one was.
  */
 async function rebuild(train = false) {
-  const next = new Session(gpu, readSettings());
-  let measured;
-  try {
-    measured = await next.measure();
-  } catch (error) {
-    next.dispose();
-    throw error;
-  }
+  const [next, measured] = await Session.make(ask, readSettings());
   const again = training || resume || (train && session?.step > 0);
   await stop();
   session?.dispose();
@@ -131,7 +124,7 @@ async function rebuild(train = false) {
   charts.loss.add(0, now.lossOff, session.floor, now.lossOn);
   calm();
   const { rank, targetRank } = session.settings;
-  $("parameters").textContent = text.parameters(session.settings, session.layer.scaling);
+  $("parameters").textContent = text.parameters(session.settings, session.scaling);
   $("too-small").hidden = $("floor-key").hidden = $("beyond-key").hidden = rank >= targetRank;
   $("too-small").textContent = rank < targetRank ? text.tooSmall(rank, targetRank, session.floor) : "";
   draw();
@@ -166,7 +159,7 @@ function paint() {
   $("n-loss-label").textContent = enabled ? text.lossOn : text.lossOff;
   put("n-base", now.lossOff);
   put("n-floor", session.floor);
-  drawSpectrum($("spectrum"), session.problem.sigma, shownSigma(), session.settings.rank);
+  drawSpectrum($("spectrum"), session.sigma, shownSigma(), session.settings.rank);
   put("n-distance", enabled ? now.distance : 1, `${format(enabled ? 100 * now.distance : 100)}\u00a0%`);
   put("n-speed", speed, Number.isFinite(speed) ? format(speed, 3) : "–");
   put("n-grad-a", now.normA, format(now.normA, 2));
@@ -174,19 +167,19 @@ function paint() {
   if (!training) {
     describe("chart-loss", text.lossChart(session.step, shownLoss()));
     describe("chart-grad", text.gradChart(now.normA, now.normB));
-    describe("spectrum", text.spectrumChart(session.problem.sigma, shownSigma()));
+    describe("spectrum", text.spectrumChart(session.sigma, shownSigma()));
   }
   charts.loss.draw();
   charts.grad.draw();
 }
 
 function paintMaps() {
-  const { settings, problem } = session;
+  const { settings, delta } = session;
   const { inFeatures, outFeatures } = settings;
   const learnt = shownDelta();
-  const limit = Math.max(...range(problem.delta).map(Math.abs));
+  const limit = Math.max(...range(delta).map(Math.abs));
   table ??= colourTable(document.documentElement);
-  drawHeatMap($("map-target"), problem.delta, outFeatures, inFeatures, limit, table);
+  drawHeatMap($("map-target"), delta, outFeatures, inFeatures, limit, table);
   drawHeatMap($("map-learnt"), learnt, outFeatures, inFeatures, limit, table);
   drawScale($("scale"), table);
   $("scale-low").textContent = `−${format(limit, 2)}`;
@@ -196,7 +189,7 @@ function paintMaps() {
   $("maps").style.setProperty("--rank", settings.rank);
   $("a-key").textContent = text.keyA(settings);
   $("b-key").textContent = text.keyB;
-  describe("map-target", text.heatMap(text.mapDelta, settings, ...range(problem.delta)));
+  describe("map-target", text.heatMap(text.mapDelta, settings, ...range(delta)));
   describe("map-learnt", enabled ? text.heatMap(text.mapAdapter(now.distance), settings, ...range(learnt)) : text.mapOff);
   painted = now;
 }
@@ -245,8 +238,7 @@ $("enabled").onchange = () => inTurn(async () => {
 });
 
 $("download").onclick = () => inTurn(async () => {
-  const { layer, settings } = session;
-  download((await savePeft({ layers: [layer] })).zip(), `lora-demo-r${settings.rank}.zip`);
+  download(await session.save(), `lora-demo-r${session.settings.rank}.zip`);
 });
 
 // A slider sends many changes: those that wait are one.
@@ -265,7 +257,7 @@ $("settings").oninput = ({ target }) => {
 $("settings").onchange = ({ target }) => {
   const fields = $("settings").elements;
   if (target.name === "lr") {
-    return inTurn(() => { session.setLr(target.valueAsNumber); calm(); });
+    return inTurn(async () => { await session.setLr(target.valueAsNumber); calm(); });
   }
   if (target.name === "optimizer") fields.lr.value = LR[target.value];
   if (!["pace", "rank"].includes(target.name)) settingsChanged();
@@ -280,25 +272,22 @@ matchMedia("(prefers-color-scheme: dark)").onchange = () => { table = painted = 
 async function boot() {
   setState("loading", site.loading);
   calm();
-  const old = { session, gpu };
   session = undefined;
+  worker?.terminate();
+  worker = new Worker(new URL("./session.worker.js", import.meta.url), { type: "module" });
+  ask = connect(worker, { lost });
   try {
-    gpu = await Gpu.request();
-    old.session?.dispose();
-    old.gpu?.dispose();
+    ({ info } = await ask("open"));
   } catch (error) {
     if (!showMissing(error)) throw error;
     return setState("missing", "");
   }
-  watch(gpu);
-  showDevice(gpu.info);
-  $("settings").elements.pace.value = gpu.info.isSoftware ? "0" : "100"; // a GPU would be done before the eye has seen it
+  showDevice(info);
+  $("settings").elements.pace.value = info.isSoftware ? "0" : "100"; // a GPU would be done before the eye has seen it
   await rebuild();
 }
 
-async function watch(own) {
-  const { message } = await own.lost;
-  if (own !== gpu) return;
+function lost({ message }) {
   setState("lost", "");
   complain(site.lost(message), { restart: true });
 }
@@ -306,8 +295,9 @@ async function watch(own) {
 globalThis.loraDemo = {
   snapshot: () => ({
     settings: session.settings, step: now.step, enabled, loss: shownLoss(), lossOff: now.lossOff,
-    distance: now.distance, target: session.problem.delta, learnt: shownDelta(), sigma: shownSigma(), hidden: session.problem.sigma, floor: session.floor, scaling: session.layer.scaling, info: gpu.info,
+    distance: now.distance, target: session.delta, learnt: shownDelta(), sigma: shownSigma(), hidden: session.sigma, floor: session.floor, scaling: session.scaling, info,
   }),
+  destroyDevice: () => ask("destroy").catch(() => {}),
 };
 
 inTurn(boot);

@@ -4,8 +4,7 @@ import { Tokenizer } from "@huggingface/tokenizers";
 import {
   adamw, CausalLM, Checkpoints, chunkTokens, Gpu, importAdapter, LanguageTrainer, linearSchedule, loadPeft, merge, parseJsonl, readGguf, tokenizeExamples,
 } from "lora-webgpu";
-
-const tell = (kind, data) => postMessage({ kind, ...data });
+import { answer, codeOf, tell } from "./answer.js";
 
 let gpu, model, language, trainer, run, training; // training: { settings, text, name, step, losses, samples, … }
 let source; // of the model: { config, weights, index?, own? }, own being { name, fingerprint } of a visitor's
@@ -268,17 +267,11 @@ async function resume({ name }) {
   return rest;
 }
 
-/** An error's code. A map or a submit that a lost device ends can be told before the loss is: that is waited for. */
-async function codeOf({ code }) {
-  const lost = code === "validation" && await Promise.race([gpu.lost, new Promise((done) => { setTimeout(done, 500); })]);
-  return lost ? "device-lost" : code;
-}
-
 let pausing = false, saving = false, finished = Promise.resolve();
 
 function go() {
   pausing = saving = false;
-  finished = loop().catch(async (error) => tell("failed", { message: error.message, code: await codeOf(error) }));
+  finished = loop().catch(async (error) => tell("failed", { message: error.message, code: await codeOf(error, gpu) }));
 }
 
 async function loop() {
@@ -328,7 +321,7 @@ async function pause() {
   await finished;
 }
 
-const commands = {
+answer({
   load,
   open,
   compare,
@@ -381,16 +374,4 @@ const commands = {
     return { modules: modules.length, of: model.modules.length, ranks: [...new Set(modules.map(({ rank }) => rank))], parameters, notes };
   },
   destroy() { gpu.device.destroy(); },
-};
-
-// One after the other, but for what ends something.
-let turn = Promise.resolve();
-onmessage = ({ data: { kind, id, ...data } }) => {
-  const failed = async (error) => {
-    const { message, line, what, fingerprint } = error;
-    tell("answer", { id, error: { message, code: await codeOf(error), line, what, fingerprint } });
-  };
-  const work = () => Promise.resolve(data).then(commands[kind]).then((answer) => tell("answer", { id, answer }), failed);
-  if (["pause", "stop", "stopWriting"].includes(kind)) work();
-  else turn = turn.then(work);
-};
+}, { gpu: () => gpu, now: ["pause", "stop", "stopWriting", "runs", "deleteRun"] });

@@ -1,5 +1,6 @@
 // The language model's page; the work is done in lm.worker.js. `<html data-state>` is loading, ready, training, paused, lost or
 // missing.
+import { connect } from "./ask.js";
 import { Chart } from "./charts.js";
 import { filesOf, folderOf, keepFolder } from "./folders.js";
 import { format } from "./format.js";
@@ -9,7 +10,7 @@ import { model as text, site } from "./text.js";
 const PROMPTS = { "chat.jsonl": "Question: What should I do on a rainy day?\n\nAnswer:" };
 const base = new URL("./", location.href).href;
 
-let worker, calls, modules, merges;
+let worker, ask, modules, merges;
 let own; // { files, name, dtype, folder? }: a model of the visitor's in place of the site's
 let hasAdapter = false, wasTraining = false, current, samples = []; // current: the run's settings, name and text
 let written = Promise.resolve(); // the end of what is being written
@@ -17,27 +18,13 @@ const chart = new Chart($("chart"), [{ colour: "--accent" }, { colour: "--second
 
 // ── The worker ──
 
-function ask(kind, data) {
-  const id = calls.next++;
-  worker.postMessage({ kind, id, ...data });
-  return new Promise((resolve, reject) => calls.set(id, { resolve, reject }));
-}
-
 function startWorker() {
   worker?.terminate();
   worker = new Worker(new URL("./lm.worker.js", import.meta.url), { type: "module" });
-  calls = Object.assign(new Map(), { next: 0 });
-  worker.onerror = ({ message }) => complain(site.unexpected(message), { restart: true });
-  worker.onmessage = ({ data }) => hear[data.kind](data);
+  ask = connect(worker, hear);
 }
 
 const hear = {
-  answer({ id, answer, error }) {
-    const { resolve, reject } = calls.get(id);
-    calls.delete(id);
-    if (error) reject(Object.assign(new Error(error.message), error));
-    else resolve(answer ?? {});
-  },
   device: ({ info }) => showDevice(info),
   loading({ loaded, total }) {
     $("progress").value = loaded / total;

@@ -30,7 +30,7 @@ export const site = {
         <li><strong>Safari</strong> 26 or later on macOS, iOS, iPadOS and visionOS.</li>
         <li><strong>Firefox</strong> 141 or later on Windows; on macOS and elsewhere a later version, or
           <code>dom.webgpu.enabled</code> in <code>about:config</code>.</li>`,
-  acceleration: "Hardware acceleration must be on in the browser’s settings.",
+  acceleration: `Hardware acceleration must be on in the browser’s settings. More is under <a href="./docs/troubleshooting.html">Troubleshooting</a>.`,
   missing: {
     "no-webgpu": "This browser has no WebGPU.",
     "insecure-context": "Browsers give WebGPU to secure pages only: open this one by https, or by localhost.",
@@ -300,7 +300,9 @@ export const docs = {
   description: "Documentation of lora-webgpu.",
   pages: "Documents",
   api: "API reference",
-  apiLede: "What <code>import … from \"lora-webgpu\"</code> gives, from the TypeScript declarations that come with the package. The crate’s own documentation is made by <code>cargo doc --open</code>.",
+  apiLede: "What <code>import … from \"lora-webgpu\"</code> gives, from the TypeScript declarations that come with the package.",
+  rust: "Rust API",
+  rustLede: "What the crate under it gives, from the comments in its source; it runs natively, too, on Vulkan, Metal and DirectX 12. <code>cargo doc --open</code> makes rustdoc’s own pages.",
   classes: "Classes",
   functions: "Functions",
   types: "Types",

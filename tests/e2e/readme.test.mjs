@@ -1,6 +1,6 @@
-// The README's example, run as it stands.
+// The README's example, run as it stands, and its pictures.
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { root } from "../../scripts/lib.mjs";
@@ -31,3 +31,15 @@ test("the README's example trains and prints its adapter", () =>
     assert.ok(losses.length > 1 && losses.at(-1) < losses[0], `${losses}`);
     assert.deepEqual(sizes, [8 * 64, 96 * 8]);
   }));
+
+test("the README shows each page of the site, light and dark, in less than 600 KB that no package has", () => {
+  const readme = readFileSync(join(root, "README.md"), "utf8");
+  const shown = Array.from(readme.matchAll(/docs\/images\/([\w-]+\.webp)/g), ([, name]) => name).sort();
+  assert.deepEqual(shown, ["check", "layer", "model"].flatMap((page) => [`${page}-dark.webp`, `${page}-light.webp`]));
+  assert.deepEqual(readdirSync(join(root, "docs/images")).sort(), shown);
+  const pictures = shown.map((name) => readFileSync(join(root, "docs/images", name)));
+  for (const bytes of pictures) assert.equal(bytes.toString("latin1", 0, 4) + bytes.toString("latin1", 8, 12), "RIFFWEBP");
+  assert.ok(pictures.reduce((sum, { length }) => sum + length, 0) < 600_000);
+  assert.ok(!JSON.parse(readFileSync(join(root, "package.json"), "utf8")).files.some((name) => name.startsWith("docs")));
+  assert.match(readFileSync(join(root, "Cargo.toml"), "utf8"), /^include = .*"\/docs\/\*\.md"/m);
+});

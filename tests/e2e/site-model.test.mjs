@@ -200,6 +200,7 @@ const watchLocks = () => {
     return { release: async () => { globalThis.locks -= 1; } };
   } } });
   StorageManager.prototype.persist = async () => { globalThis.asked += 1; return true; };
+  StorageManager.prototype.persisted = async () => globalThis.asked > 0;
 };
 lm("paused, the tab closed, and gone on with in another; kept for good; deleted", { init: watchLocks }, async (page, errors) => {
   await configure(page, { steps: 5 });
@@ -240,10 +241,9 @@ lm("paused, the tab closed, and gone on with in another; kept for good; deleted"
   await state(page, "ready");
   assert.deepEqual((await snapshot(page)).losses, losses, "the same bits as without the interruption");
   await page.reload();
-  await state(page, "ready");
   await page.waitForFunction(() => document.querySelectorAll("#runs li").length === 2, undefined, POLL);
   await page.click("#persist");
-  await page.waitForFunction(() => /will keep the saved runs/.test(document.querySelector("#status").textContent), undefined, POLL);
+  await page.waitForFunction(() => document.querySelector("#persist").hidden, undefined, POLL);
   assert.equal(await page.evaluate(() => asked), 1);
   for (const left of [1, 0]) {
     await page.click("#runs li >> nth=0 >> button >> nth=1");
@@ -441,6 +441,16 @@ lm("folders dropped from the disk, where the browser gives handles and where it 
     }
   }
   assert.equal(changed, 14, "every linear layer");
+  // Its run is of these files: others of the same model are not taken for them, and the same ones are when they come again.
+  await dropPaths(page, folder);
+  await opened(page, "tiny-llama");
+  await page.click("#runs button >> nth=0");
+  await complaint(page, /trained on another model, in-two-files: open it first/);
+  await dropPaths(page, sharded);
+  await opened(page, "in-two-files");
+  await page.click("#runs button >> nth=0");
+  await page.waitForFunction(() => lmPage.snapshot().hasAdapter, undefined, POLL);
+  assert.equal((await snapshot(page)).step, 2);
   // An adapter's folder, too.
   const adapter = join(temporary, "an adapter");
   mkdirSync(adapter);

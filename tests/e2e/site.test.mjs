@@ -7,6 +7,7 @@ import { createRequire } from "node:module";
 import { availableParallelism, loadavg, tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
+import ts from "typescript";
 import { root } from "../../scripts/lib.mjs";
 import { serve } from "../../scripts/start.mjs";
 import * as words from "../../www/text.js";
@@ -29,7 +30,7 @@ after(async () => {
 
 const POLL = { polling: 50 };
 const state = (page, ...names) => page.waitForFunction((names) => [undefined, ...names].includes(document.documentElement.dataset.state), names, POLL);
-const settled = (page) => state(page, "ready", "missing", "lost");
+const settled = (page) => state(page, "ready", "writing", "missing", "lost");
 const on = (path, options, body) => onPage(browser, server.url + path, options, body);
 
 const violations = (page) => page.evaluate(async () => {
@@ -93,11 +94,38 @@ test("every page can be reached by its links, and every link of the site leads s
   for (const path of pages()) assert.ok(seen.has(server.url + path) || path === "index.html", `${path} is linked from nowhere`);
 });
 
-test("the English is in www/text.js: the pages' sources have placeholders", () => {
-  for (const name of readdirSync(join(root, "www")).filter((name) => name.endsWith(".html"))) {
+test("the English is in www/text.js: pages have placeholders, and scripts no words", () => {
+  const names = readdirSync(join(root, "www"));
+  for (const name of names.filter((name) => name.endsWith(".html"))) {
     const source = readFileSync(join(root, "www", name), "utf8").replace(/<!doctype html>|<option[^>]*>(\d+|AdamW|SGD)|\{\{[\w.]+\}\}/g, "").replace(/<[^>]*>/g, "");
     assert.deepEqual(source.match(/\p{L}{2,}/gu), null, name);
   }
+  // Two words in a row are somebody's sentence, but for styles of the browser's and what a model is given in its own form.
+  const sentence = /\p{L}{2,}[,.:]? \p{Ll}{2,}/u, none = /^\d+px |^\(prefers-|^Question: /;
+  const found = [];
+  for (const name of names.filter((name) => name.endsWith(".js") && !["text.js", "vite.config.js"].includes(name))) {
+    const file = ts.createSourceFile(name, readFileSync(join(root, "www", name), "utf8"), ts.ScriptTarget.ES2022, true);
+    const look = (node) => {
+      const words = ts.isStringLiteral(node) || ts.isNoSubstitutionTemplateLiteral(node) || ts.isTemplateHead(node) || ts.isTemplateMiddle(node) || ts.isTemplateTail(node) ? node.text : "";
+      if (sentence.test(words) && !none.test(words)) found.push(`${name}: ${words}`);
+      ts.forEachChild(node, look);
+    };
+    look(file);
+  }
+  assert.deepEqual(found, []);
+  assert.match("That did not work", sentence);
+});
+
+test("the references name everything: what the package exports, what the crate does, every kernel", () => {
+  const page = (name) => readFileSync(join(site, `docs/${name}.html`), "utf8");
+  const has = (html, id) => assert.ok(html.includes(`id="${id.toLowerCase()}"`), id);
+  const api = page("api"), rust = page("rust");
+  const exported = (path, pattern) => Array.from(readFileSync(join(root, path), "utf8").matchAll(pattern), ([, names]) => names.split(",").map((name) => name.trim().replace(/^type |^\w+ as /, ""))).flat().filter(Boolean);
+  const classes = exported("js/index.ts", /^export (?:type )?\{([^}]*)\}/gm), items = exported("src/lib.rs", /^pub use [\w:]+::\{([^}]*)\};/gm);
+  assert.ok(classes.length > 50 && items.length > 50, `${classes.length}, ${items.length}`);
+  for (const name of classes) has(api, name);
+  for (const name of items) has(rust, name.replaceAll("_", "-"));
+  for (const name of readdirSync(join(root, "shaders/lora"))) has(rust, `kernels-lora-${name.slice(0, -5).replaceAll("_", "-")}-record`);
 });
 
 // The page's promise that nothing leaves it, kept by the browser.
@@ -201,7 +229,7 @@ test("what a page weighs, and how soon it can be used", async () => {
       await page.goto(server.url + path);
       await FIRST[path]?.(page);
       const first = since();
-      await state(page, "ready", "paused", "missing");
+      await state(page, "ready", "writing", "paused", "missing");
       const ready = since();
       const bytes = (await Promise.all(sizes)).reduce((sum, { responseBodySize, responseHeadersSize }) => sum + responseBodySize + responseHeadersSize, 0);
       console.log(`  ${path.padEnd(26)} ${(bytes / 1000).toFixed(0).padStart(4)} KB, first interaction after ${first} s${path === "model.html" ? `, the model is there after ${ready} s` : ""}`);

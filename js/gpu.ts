@@ -60,6 +60,7 @@ interface Device {
   readonly features: ReadonlySet<string>;
   readonly adapterInfo?: Adapter["info"];
   readonly lost: Promise<{ reason: string; message: string }>;
+  destroy(): void;
   pushErrorScope(filter: string): void;
   popErrorScope(): Promise<unknown>;
 }
@@ -127,7 +128,12 @@ export class Gpu {
       throw new LoraError("no-adapter", `the adapter gives no device: ${String(error)}`);
     }
     const info = device.adapterInfo ?? adapter.info;
-    return new Gpu(await adopt(webgpu, device, info, true), device, info);
+    try {
+      return new Gpu(await adopt(webgpu, device, info, true), device, info);
+    } catch (error) {
+      device.destroy();
+      throw error;
+    }
   }
 
   /**
@@ -163,7 +169,7 @@ export class Gpu {
     await this.#raw.finished();
   }
 
-  /** Live GPU buffers and their bytes. */
+  /** Live GPU buffers and their bytes, free ones that are kept to read into among them. */
   memory(): { buffers: number; bytes: number } {
     const [buffers = 0, bytes = 0] = this.#raw.memory();
     return { buffers, bytes };

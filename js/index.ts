@@ -15,9 +15,9 @@ export {
   CausalLM,
   type EstimateOptions,
   type GenerateOptions,
-  type LanguageStepRecord,
   LanguageTrainer,
   type LanguageTrainerOptions,
+  type LanguageTrainOptions,
   type MemoryEstimate,
   type ModelAdapterOptions,
 } from "./model.js";
@@ -75,12 +75,11 @@ export {
   type Batch,
   type Batches,
   type BatchIterable,
-  type NotFinite,
-  type StepRecord,
   Trainer,
   type TrainerOptions,
   type TrainOptions,
 } from "./trainer.js";
+export { type NotFinite, type RunOptions, type StepRecord, Training } from "./training.js";
 export { init, type WasmSource } from "./wasm.js";
 
 // `using` disposes of them too, where the engine has it.
@@ -97,7 +96,6 @@ declare module "./lora.js" {
 }
 declare module "./model.js" {
   interface CausalLM extends Disposable {}
-  interface LanguageTrainer extends Disposable {}
 }
 declare module "./optim.js" {
   interface Optimizer extends Disposable {}
@@ -105,6 +103,6 @@ declare module "./optim.js" {
 declare module "./tensor.js" {
   interface Tensor extends Disposable {}
 }
-declare module "./trainer.js" {
-  interface Trainer extends Disposable {}
+declare module "./training.js" {
+  interface Training<B> extends Disposable {}
 }

@@ -4,7 +4,7 @@ import { bind, boolean, checkOptions, disposable, finite, float32Array, integer,
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 import { Recording } from "./recording.js";
-import { Tensor, wrapTensor } from "./tensor.js";
+import { Tensor, wrapTensor, written } from "./tensor.js";
 
 /**
  * How A and B start. `peft`: A uniform in ±1/√inFeatures; `hesper`: in ±√(3/inFeatures); `gaussian`: normal of deviation 1/rank; of
@@ -63,12 +63,17 @@ function computedStart(options: LoraLinearOptions, config: RawConfig): Float32Ar
   const { init = "peft", weight, inFeatures, outFeatures } = options;
   if (init === "peft" || init === "hesper") return undefined;
   const raw = new RawStart(init, changesBase(init) ? float32Array("weight", weight) : new Float32Array(), outFeatures, inFeatures, config);
-  return [0, 1, 2].map((part) => raw.part(part) as Float32Array);
+  try {
+    return [0, 1, 2].map((part) => raw.part(part) as Float32Array);
+  } finally {
+    raw.free();
+  }
 }
 
 function writeStart(weight: { a: Tensor; b: Tensor }, [a, b]: Float32Array[] = []): void {
   if (a) weight.a.write(a);
   if (b) weight.b.write(b);
+  for (const tensor of [weight.a, weight.b]) written.delete(tensor); // it can be computed again
 }
 
 function refuseBaseChange({ init }: { init?: AdapterInit }, expected: string): void {
@@ -82,24 +87,21 @@ export class LoraWeight {
   #raw: RawWeight;
 
   constructor(gpu: Gpu, options: AdapterOptions) {
+    let start: Float32Array[] | undefined;
     if ((options as unknown) instanceof RawWeight) {
       this.#raw = options as unknown as RawWeight; // a layer's own
     } else {
       checkOptions("LoraWeight", options, ADAPTER_OPTIONS);
       const config = rawConfig(options);
       refuseBaseChange(options, "a LoraLinear, which has one");
-      const { inFeatures, outFeatures } = options;
-      this.#raw = new RawWeight(
-        unwrap<RawGpu>("gpu", Gpu, gpu),
-        integer("inFeatures", inFeatures),
-        integer("outFeatures", outFeatures),
-        config,
-      );
+      const [inFeatures, outFeatures] = [integer("inFeatures", options.inFeatures), integer("outFeatures", options.outFeatures)];
+      start = computedStart(options, config);
+      this.#raw = new RawWeight(unwrap<RawGpu>("gpu", Gpu, gpu), inFeatures, outFeatures, config);
     }
     bind(this, this.#raw);
     this.a = wrapTensor(this.#raw.a());
     this.b = wrapTensor(this.#raw.b());
-    if (!((options as unknown) instanceof RawWeight)) writeStart(this, computedStart(options, rawConfig(options)));
+    if (start) writeStart(this, start);
   }
 
   /** Over tensors that are there already: `a [rank, inFeatures]`, `b [outFeatures, rank]`. */
@@ -226,8 +228,11 @@ export interface LoraLinearOptions extends AdapterOptions {
 export let takenOut: (layer: LoraLinear) => { a: Float32Array; b: Float32Array; scaling: number };
 /** Whether an adapter is the one that a layer was made with. @internal */
 export let isFirst: (layer: LoraLinear, adapter: string) => boolean;
-/** A layer made as this one was, on another device. @internal */
-export let remake: (layer: LoraLinear, gpu: Gpu) => LoraLinear;
+/** A layer made as this one was, on another device, its active adapters to be filled where there is a state of them. @internal */
+export let remake: (layer: LoraLinear, gpu: Gpu, state: boolean) => LoraLinear;
+/** Says that the active adapters are trained. @internal */
+export const touchActive = (layer: LoraLinear) => layer.active.forEach((name) => tensorsOf(layer.adapter(name)).forEach((tensor) => written.add(tensor)));
+const tensorsOf = ({ weight, magnitude, loraBias }: LoraAdapter) => [weight.a, weight.b, magnitude?.value, loraBias?.value].filter((tensor) => tensor !== undefined);
 /** Lets the layer be what `other` is, in the place of what it was. @internal */
 export let become: (layer: LoraLinear, other: LoraLinear) => void;
 
@@ -255,14 +260,23 @@ export class LoraLinear {
       return { a, b, scaling: config.scaling() };
     };
     isFirst = (layer, adapter) => !layer.#added.has(adapter);
-    remake = (layer, gpu) => {
+    remake = (layer, gpu, state) => {
       if (layer.#options.base) {
         throw new LoraError("invalid-argument", "recover: expected layers made with `weight`, got one made with `base`");
       }
+      const lost = layer.adapters.find((name) => !(state && layer.active.includes(name)) && tensorsOf(layer.adapter(name)).some((tensor) => written.has(tensor)));
+      if (lost !== undefined) {
+        throw new LoraError("checkpoint", `recover: the numbers of the adapter \`${lost}\` of ${layer.name ?? "a layer"} were written or trained, and no state has them: remove it first`);
+      }
       const made = new LoraLinear(gpu, layer.#options);
+      // The first one may have been taken away since, and another one of its name added; a layer keeps at least one.
+      const first = made.adapters[0] as string, replaced = layer.#added.has(first) || !layer.adapters.includes(first);
+      if (replaced) {
+        made.addAdapter(" ", { rank: 1 });
+        made.removeAdapter(first);
+      }
       layer.#added.forEach((options, name) => made.addAdapter(name, options));
-      const first = made.adapters[0] as string;
-      if (!layer.adapters.includes(first)) made.removeAdapter(first);
+      if (replaced) made.removeAdapter(" ");
       for (const name of layer.adapters) made.adapter(name).scale = layer.adapter(name).scale;
       made.active = layer.active;
       made.enabled = layer.enabled;
@@ -282,15 +296,15 @@ export class LoraLinear {
     const { weight, bias, base, name } = options;
     const rawGpu = unwrap<RawGpu>("gpu", Gpu, gpu);
     const config = rawConfig(options);
-    let start: Float32Array[] | undefined;
     this.init = options.init ?? "peft";
     this.#gpu = gpu;
     this.name = name === undefined ? undefined : String(name);
     this.inFeatures = integer("inFeatures", options.inFeatures);
     this.outFeatures = integer("outFeatures", options.outFeatures);
+    if (base !== undefined) refuseBaseChange(options, "it in float32 as `weight`, got a base");
+    const start = computedStart(options, config); // before anything is made
     if (base !== undefined) {
       const rawBase = unwrap<RawFrozen>("base", FrozenLinear, base);
-      refuseBaseChange(options, "it in float32 as `weight`, got a base");
       if (weight !== undefined || bias !== undefined) {
         throw new LoraError("invalid-argument", "base: expected no weight and bias beside it, got both");
       }
@@ -300,11 +314,10 @@ export class LoraLinear {
       }
       this.#raw = RawLayer.onBase(rawGpu, this.name, rawBase, config);
     } else {
-      start = changesBase(options.init) ? computedStart(options, config) : undefined;
       const frozen = new FrozenLinear(gpu, {
         inFeatures: this.inFeatures,
         outFeatures: this.outFeatures,
-        weight: start?.[2] ?? float32Array("weight", weight),
+        weight: changesBase(options.init) && start?.[2] ? start[2] : float32Array("weight", weight),
         ...(bias !== undefined && { bias }),
       });
       try {
@@ -316,7 +329,7 @@ export class LoraLinear {
     }
     bind(this, this.#raw);
     this.#options = { ...options };
-    writeStart(this.weight, start ?? computedStart(options, config));
+    writeStart(this.weight, start);
   }
 
   /** The adapter of this name; without one the first active adapter, or else the first. */
@@ -351,8 +364,9 @@ export class LoraLinear {
     checkOptions("addAdapter", options, ADAPTER_OPTIONS.slice(2));
     const config = rawConfig(options);
     refuseBaseChange(options, "it with the layer's first adapter");
+    const start = computedStart({ ...options, inFeatures: this.inFeatures, outFeatures: this.outFeatures }, config); // before it is made
     const adapter = new LoraAdapter(this.#gpu, name, this.#raw.addAdapter(name, config), options);
-    writeStart(adapter.weight, computedStart({ ...options, inFeatures: this.inFeatures, outFeatures: this.outFeatures }, config));
+    writeStart(adapter.weight, start);
     this.#adapters.set(name, adapter);
     this.#added.set(name, { ...options });
     return adapter;

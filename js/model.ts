@@ -6,6 +6,7 @@ import { Gpu } from "./gpu.js";
 import { type OptimizerSpec, rawOptions, type ScheduleSpec } from "./optim.js";
 import { checkSource, configBytes, fill, isFile, length, type ModelFile, type ModelSource, openModel, slice } from "./source.js";
 import type { TokenExample } from "./text.js";
+import { lot, type RunOptions, type StepRecord, Training } from "./training.js";
 
 /** How an adapter on a whole model is made. */
 export interface ModelAdapterOptions {
@@ -71,9 +72,14 @@ export interface GenerateOptions {
   repetitionPenalty?: number;
   /** Tokens that end the text, not given themselves; default: the model's own. */
   stopTokenIds?: readonly number[];
+  /** The same seed gives the same tokens; default 0. */
   seed?: number;
+  /** Ends the text with an error, the signal's reason. */
   signal?: AbortSignal;
 }
+
+/** The device of a model. @internal */
+export let gpuOf: (model: CausalLM) => Gpu;
 
 /** A decoder-only language model of Hugging Face's form, frozen, perhaps with an adapter: llama, mistral, qwen2, qwen3, bitnet. */
 export class CausalLM {
@@ -87,11 +93,17 @@ export class CausalLM {
   readonly bytes: number;
   /** Tokens that end a text, by the model's configuration. */
   readonly eosTokenIds: readonly number[];
+  readonly #gpu: Gpu;
   #raw: RawCausalLM;
   #enabled = true;
   #scale = 1;
 
-  private constructor(raw: RawCausalLM) {
+  static {
+    gpuOf = (model) => model.#gpu;
+  }
+
+  private constructor(gpu: Gpu, raw: RawCausalLM) {
+    this.#gpu = gpu;
     this.#raw = raw;
     bind(this, raw);
     [this.vocabSize, this.maxPositions, this.layers, this.bytes] = raw.numbers() as unknown as [number, number, number, number];
@@ -112,7 +124,7 @@ export class CausalLM {
     const raw = new RawModelLoader(rawGpu);
     try {
       await fill(raw, opened, source, () => gpu.finished());
-      return new CausalLM(raw.finish());
+      return new CausalLM(gpu, raw.finish());
     } finally {
       raw.destroy();
     }
@@ -198,7 +210,7 @@ export class CausalLM {
     return { config, weights };
   }
 
-  /** Takes the adapter away and frees its memory. */
+  /** Takes the adapter away and frees its memory. Throws `invalid-argument` while a trainer updates it: dispose of that first. */
   removeAdapter(): void {
     this.#raw.removeAdapter();
   }
@@ -285,145 +297,133 @@ export interface LanguageTrainerOptions {
   seed?: number;
 }
 
-/** What one step did. */
-export interface LanguageStepRecord {
-  /** Steps so far, skipped ones included. */
-  step: number;
-  /** From 0. */
-  epoch: number;
-  /** Mean over the labels that count, before the update. */
-  loss: number;
-  /** Norm of the gradients before clipping. */
-  gradNorm: number;
-  lr: number;
-  /** Whether nothing was updated: loss or gradients were not finite, or no label counted. */
-  skipped: boolean;
+/** Options of {@link LanguageTrainer.train}. */
+export interface LanguageTrainOptions extends RunOptions {
+  /** Evaluate now and then, and stop early. */
+  validation?: {
+    /** What to evaluate on. */
+    examples: readonly TokenExample[];
+    /** Steps between two evaluations. */
+    every: number;
+    /** End after this many evaluations without a new lowest loss; default: never. */
+    patience?: number;
+  };
 }
 
+/** Rows; of each token its id, the number of its example in its row or 0, and its label; and how many of them are no padding. */
+type TokenBatch = [number, Int32Array, Int32Array, Int32Array, number];
+
 /** Trains the adapter of a {@link CausalLM} on token ids. */
-export class LanguageTrainer {
-  readonly #raw: RawLanguageTrainer;
-  readonly #options: { batchSize: number; gradientAccumulation: number; seed: number; packTo: number };
-  #active = false;
-  // Where in the data it stands: times through, steps of the next one, and how many examples there are, 0 before the first step.
-  #place = { epoch: 0, batch: 0, examples: 0 };
-  // Where it stands once the step under way is submitted, which is when its attempts are more than these.
-  #next: { before: number; place: { epoch: number; batch: number; examples: number } } | undefined;
-  #resume = false;
+export class LanguageTrainer extends Training<TokenBatch> {
+  readonly #options: LanguageTrainerOptions & { batchSize: number; gradientAccumulation: number; seed: number; packTo: number };
+  #maxPositions: number;
 
   /** Throws `invalid-argument` where the model has no adapter or another trainer has it. */
   constructor(model: CausalLM, options: LanguageTrainerOptions) {
     const names = ["optimizer", "schedule", "maxGradNorm", "batchSize", "packTo", "gradientAccumulation", "checkpointing", "seed"];
     checkOptions("LanguageTrainer", options, names);
-    const { optimizer, schedule, maxGradNorm, batchSize = 1, gradientAccumulation = 1, checkpointing = true, seed = 0 } = options;
-    this.#options = {
-      batchSize: integer("batchSize", batchSize),
-      gradientAccumulation: integer("gradientAccumulation", gradientAccumulation),
-      seed: seedNumber(seed),
-      packTo: integer("packTo", options.packTo ?? 0, options.packTo === undefined ? 0 : 2),
-    };
-    const raw = unwrap<RawCausalLM>("model", CausalLM, model);
-    this.#raw = new RawLanguageTrainer(raw, rawOptions(optimizer, schedule, maxGradNorm), boolean("checkpointing", checkpointing), seed);
-    bind(this, this.#raw);
-  }
-
-  /** Steps submitted so far, skipped ones included. */
-  get steps(): number {
-    return this.#raw.attempts();
+    const { batchSize = 1, gradientAccumulation = 1, checkpointing = true, packTo = 0, seed = 0 } = options;
+    integer("batchSize", batchSize);
+    integer("gradientAccumulation", gradientAccumulation);
+    seedNumber(seed);
+    integer("packTo", packTo, options.packTo === undefined ? 0 : 2);
+    const own = { ...options, batchSize, gradientAccumulation, checkpointing: boolean("checkpointing", checkpointing), packTo, seed };
+    const raw = languageTrainer(model, own);
+    super(gpuOf(model), raw, gradientAccumulation);
+    this.#options = own;
+    this.#maxPositions = model.maxPositions;
   }
 
   /**
-   * Goes through the examples, shuffled anew each time, and yields a record of each step. Labels are the ids themselves where
-   * they are to be learned, and −100 elsewhere. A second training of the same trainer rejects with code `busy`.
+   * Goes through the examples, shuffled anew each time, and yields a record every `logEvery` steps and at the end. Labels are the
+   * ids themselves where they are to be learned, and −100 elsewhere. A second training of the same trainer rejects with code `busy`.
    */
-  async *train(
-    examples: readonly TokenExample[],
-    options: { epochs?: number; signal?: AbortSignal } = {},
-  ): AsyncGenerator<LanguageStepRecord, void, undefined> {
-    checkOptions("train", options, ["epochs", "signal"]);
-    const { epochs = 1, signal } = options;
-    integer("epochs", epochs);
-    checkExamples(examples, this.#options.packTo);
-    if (this.#active) throw new LoraError("busy", "train: this trainer is training already; expected its end");
-    if (this.#resume && this.#place.examples > 0 && this.#place.examples !== examples.length) {
-      throw new LoraError("checkpoint", `examples: expected the ${this.#place.examples} of the saved training, got ${examples.length}`);
-    }
-    this.#active = true;
+  async *train(examples: readonly TokenExample[], options: LanguageTrainOptions = {}): AsyncGenerator<StepRecord, void, undefined> {
+    checkOptions("train", options, ["epochs", "signal", "logEvery", "inFlight", "validation", "checkpoints"]);
     const { batchSize, gradientAccumulation, seed, packTo } = this.#options;
-    const perStep = batchSize * gradientAccumulation;
-    if (!this.#resume) this.#place = { epoch: 0, batch: 0, examples: examples.length };
-    this.#next = undefined;
-    this.#resume = false;
-    try {
-      for (let { epoch, batch } = this.#place; epoch < epochs && !signal?.aborted; epoch++, batch = 0) {
-        const rows = rowsOf(shuffled(examples.length, seed + epoch).map((i) => examples[i] as TokenExample), packTo);
-        for (; batch * perStep < rows.length && !signal?.aborted; batch++) {
-          const chosen = rows.slice(batch * perStep, (batch + 1) * perStep);
-          const batches = [];
-          for (let i = 0; i < chosen.length; i += batchSize) batches.push(batchOf(chosen.slice(i, i + batchSize)));
-          const before = this.#raw.attempts();
-          this.#next = { before, place: { epoch, batch: batch + 1, examples: examples.length } };
-          await this.#raw.step(batches);
-          this.#place = this.#next.place;
-          const [loss, gradNorm, lr, outcome] = (await this.#raw.records(before)) as unknown as [number, number, number, number];
-          yield { step: this.steps, epoch, loss, gradNorm, lr, skipped: outcome > 0 };
-        }
+    const { validation } = options;
+    yield* this.run(options, 1, () => {
+      checkExamples("examples", examples, packTo);
+      if (validation !== undefined) {
+        checkOptions("validation", validation, ["examples", "every", "patience"]);
+        checkExamples("validation.examples", validation.examples, packTo);
+        integer("validation.every", validation.every);
+        if (validation.patience !== undefined) integer("validation.patience", validation.patience);
       }
-    } finally {
-      this.#active = false;
-    }
+      return {
+        epoch: (epoch, start) => {
+          const order = shuffled(examples.length, lot(seed, epoch));
+          return { batches: this.#batches(order.map((i) => examples[i] as TokenExample), start), skip: 0 };
+        },
+        length: packTo > 0 ? undefined : Math.ceil(examples.length / batchSize),
+        same: { name: "examples", length: examples.length },
+        data: `batchSize ${batchSize}, gradientAccumulation ${gradientAccumulation}, packTo ${packTo || "none"}`,
+        validation: validation && {
+          every: validation.every,
+          patience: validation.patience ?? Infinity,
+          evaluate: async () => (await this.#evaluate(validation.examples)).loss,
+        },
+      };
+    });
   }
 
-  /** The mean loss over all labels of the examples that count, and its exponential. */
-  async evaluate(examples: readonly TokenExample[]): Promise<{ loss: number; perplexity: number }> {
-    const { batchSize, packTo } = this.#options;
-    checkExamples(examples, packTo);
+  /**
+   * The mean loss over all labels of the examples that count, and its exponential; at any time, also between the steps of a
+   * training.
+   */
+  evaluate(examples: readonly TokenExample[]): Promise<{ loss: number; perplexity: number }> {
+    return this.using(async () => {
+      checkExamples("examples", examples, this.#options.packTo);
+      return this.#evaluate(examples);
+    });
+  }
+
+  /**
+   * Goes on on another device after this one was lost: on `model`, the same one loaded there, with an adapter like the one that
+   * was trained. It gets the newest state that was kept: by a checkpoint, {@link saveState} or {@link loadState}, else that before
+   * the first step. The next {@link train} with the same examples gives the same bits as if nothing had happened, unless
+   * `bitsMayDiffer`. Call it when the training that was under way has ended, with code `device-lost`.
+   */
+  async recover(model: CausalLM): Promise<{ bitsMayDiffer: boolean }> {
+    unwrap<RawCausalLM>("model", CausalLM, model);
+    return this.replace(gpuOf(model), () => {
+      const raw = languageTrainer(model, this.#options);
+      return { raw, use: () => void (this.#maxPositions = model.maxPositions), drop: () => raw.destroy() };
+    });
+  }
+
+  /** @internal */
+  protected async submit(batches: TokenBatch[]): Promise<{ submitted: Promise<unknown>; tokens: number }> {
+    const before = this.raw.attempts();
+    const submitted = (this.raw as RawLanguageTrainer).step(batches) as Promise<unknown>;
+    // The first time that a shape comes, the update follows when the GPU has accepted all else.
+    if (this.raw.attempts() === before) await submitted;
+    return { submitted, tokens: batches.reduce((sum, batch) => sum + batch[4], 0) };
+  }
+
+  async #evaluate(examples: readonly TokenExample[]): Promise<{ loss: number; perplexity: number }> {
     let [sum, count] = [0, 0];
-    const rows = rowsOf(examples, packTo);
-    for (let i = 0; i < rows.length; i += batchSize) {
-      const batch = batchOf(rows.slice(i, i + batchSize));
-      const [loss, counted] = (await this.#raw.evaluate(batch)) as unknown as [number, number];
+    for (const batch of this.#batches(examples, 0)) {
+      const [loss, counted] = (await (this.raw as RawLanguageTrainer).evaluate(batch)) as unknown as [number, number];
       [sum, count] = [sum + loss * counted, count + counted];
     }
     const loss = count > 0 ? sum / count : 0;
     return { loss, perplexity: Math.exp(loss) };
   }
 
-  /**
-   * The adapter with moments, step counter and the place in the data, after the steps submitted so far, as one safetensors file.
-   * May be called while {@link train} goes on.
-   */
-  async saveState(): Promise<Uint8Array> {
-    const submitted = this.#next && this.#raw.attempts() > this.#next.before;
-    const { epoch, batch, examples } = submitted && this.#next ? this.#next.place : this.#place;
-    return (await this.#raw.saveState(epoch, batch, JSON.stringify({ examples }))) as Uint8Array;
-  }
-
-  /**
-   * Takes over a saved state; the next {@link train} of the same examples goes on where it stood, with the same bits as if
-   * there had been no interruption, unless `bitsMayDiffer` (saved with other kernels or on another kind of device). Throws
-   * code `checkpoint` for anything else, and changes nothing then.
-   */
-  loadState(bytes: Uint8Array): { bitsMayDiffer: boolean } {
-    if (!(bytes instanceof Uint8Array)) throw new LoraError("invalid-argument", `bytes: expected a Uint8Array, got ${show(bytes)}`);
-    if (this.#active) throw new LoraError("busy", "loadState: this trainer is training; expected its end");
-    const [epoch, batch, bitsMayDiffer, note] = this.#raw.loadState(bytes) as [number, number, boolean, string];
-    let examples = 0; // not known where it was saved from Rust
-    try {
-      ({ examples } = JSON.parse(note) as { examples: number });
-    } catch {}
-    this.#place = { epoch, batch, examples };
-    this.#next = undefined;
-    this.#resume = true;
-    return { bitsMayDiffer };
-  }
-
-  /** Frees the optimizer and the activations; the model keeps its adapter. Idempotent. */
-  dispose(): void {
-    this.#raw.destroy();
+  /** Examples in rows, and the rows in batches, from the batch `start` on. */
+  *#batches(examples: readonly TokenExample[], start: number): Generator<TokenBatch, void, undefined> {
+    const { batchSize, packTo } = this.#options;
+    const rows = rowsOf(examples, packTo);
+    for (let i = start * batchSize; i < rows.length; i += batchSize) yield batchOf(rows.slice(i, i + batchSize), packTo, this.#maxPositions);
   }
 }
-disposable(LanguageTrainer.prototype);
+
+/** The façade's trainer. */
+function languageTrainer(model: CausalLM, options: LanguageTrainerOptions): RawLanguageTrainer {
+  const { optimizer, schedule, maxGradNorm, checkpointing = true, seed = 0 } = options;
+  return new RawLanguageTrainer(unwrap<RawCausalLM>("model", CausalLM, model), rawOptions(optimizer, schedule, maxGradNorm), checkpointing, seed);
+}
 
 function checkFile(name: string, file: unknown): void {
   if (!isFile(file)) throw new LoraError("invalid-argument", `${name}: expected a Uint8Array, Blob or File, got ${show(file)}`);
@@ -449,20 +449,20 @@ function ids(name: string, values: ArrayLike<number>): Int32Array {
   return Int32Array.from(values, (id) => integer(name, id, 0));
 }
 
-function checkExamples(examples: readonly TokenExample[], packTo: number): void {
+function checkExamples(name: string, examples: readonly TokenExample[], packTo: number): void {
   if (!Array.isArray(examples) || examples.length === 0) {
-    throw new LoraError("invalid-argument", `examples: expected at least one { inputIds, labels }, got ${Array.isArray(examples) ? "none" : show(examples)}`);
+    throw new LoraError("invalid-argument", `${name}: expected at least one { inputIds, labels }, got ${Array.isArray(examples) ? "none" : show(examples)}`);
   }
   for (const [i, example] of examples.entries()) {
     const { inputIds, labels } = (example ?? {}) as Partial<TokenExample>;
     if (!(inputIds instanceof Int32Array && labels instanceof Int32Array)) {
-      throw new LoraError("invalid-argument", `examples[${i}]: expected inputIds and labels as Int32Arrays, got ${show(inputIds)} and ${show(labels)}`);
+      throw new LoraError("invalid-argument", `${name}[${i}]: expected inputIds and labels as Int32Arrays, got ${show(inputIds)} and ${show(labels)}`);
     }
     if (inputIds.length === 0 || inputIds.length !== labels.length) {
-      throw new LoraError("shape", `examples[${i}]: expected as many labels as ids, at least one, got ${labels.length} and ${inputIds.length}`);
+      throw new LoraError("shape", `${name}[${i}]: expected as many labels as ids, at least one, got ${labels.length} and ${inputIds.length}`);
     }
     if (packTo > 0 && inputIds.length > packTo) {
-      throw new LoraError("shape", `examples[${i}]: expected at most the ${packTo} tokens of packTo, got ${inputIds.length}`);
+      throw new LoraError("shape", `${name}[${i}]: expected at most the ${packTo} tokens of packTo, got ${inputIds.length}`);
     }
   }
 }
@@ -482,10 +482,14 @@ function rowsOf(examples: readonly TokenExample[], packTo: number): TokenExample
   return rows;
 }
 
-/** One batch, padded right: rows, ids, the number of each token's example in its row, and labels moved to the token that predicts them. */
-function batchOf(rows: readonly TokenExample[][]): [number, Int32Array, Int32Array, Int32Array] {
-  const size = (row: readonly TokenExample[]) => row.reduce((sum, { inputIds }) => sum + inputIds.length, 0);
-  const tokens = Math.max(...rows.map(size));
+/**
+ * One batch, padded right: to `packTo` or a multiple of 16 tokens, so that few shapes come up, for each of which the GPU has tensors
+ * and recordings. Labels are moved to the token that predicts them.
+ */
+function batchOf(rows: readonly TokenExample[][], packTo: number, maxPositions: number): TokenBatch {
+  const sizes = rows.map((row) => row.reduce((sum, { inputIds }) => sum + inputIds.length, 0));
+  const longest = Math.max(...sizes);
+  const tokens = Math.max(longest, Math.min(packTo || 16 * Math.ceil(longest / 16), maxPositions));
   const [all, segments, labels] = [0, 0, -100].map((fill) => new Int32Array(rows.length * tokens).fill(fill)) as [Int32Array, Int32Array, Int32Array];
   rows.forEach((row, i) => {
     let at = i * tokens;
@@ -496,13 +500,13 @@ function batchOf(rows: readonly TokenExample[][]): [number, Int32Array, Int32Arr
       at += example.inputIds.length;
     });
   });
-  return [rows.length, all, segments, labels];
+  return [rows.length, all, segments, labels, sizes.reduce((sum, size) => sum + size, 0)];
 }
 
-/** 0 … length − 1 in an order of the seed's: Fisher and Yates, by mulberry32. */
+/** 0 … length − 1 in an order of the seed's, below 2³²: Fisher and Yates, by mulberry32. */
 function shuffled(length: number, seed: number): number[] {
   const order = Array.from({ length }, (_, i) => i);
-  let state = seed >>> 0;
+  let state = seed;
   for (let i = length - 1; i > 0; i--) {
     state = (state + 0x6d2b79f5) >>> 0;
     let t = Math.imul(state ^ (state >>> 15), state | 1);

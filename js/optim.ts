@@ -2,7 +2,7 @@ import { type RawGpu, type RawLayer, RawModules, RawOptimizer, RawOptions, type 
 import { bind, checkOptions, disposable, finite, integer, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
-import { LoraLinear } from "./lora.js";
+import { LoraLinear, touchActive } from "./lora.js";
 import { Recording } from "./recording.js";
 
 /** An update rule with its hyper-parameters, from {@link adamw} or {@link sgd}. */
@@ -138,6 +138,7 @@ export class Optimizer {
     for (const layer of layers) list.pushLinear(unwrap<RawLayer>("layers", LoraLinear, layer));
     this.#raw = new RawOptimizer(rawGpu, list, rawOptions(optimizer, schedule, maxGradNorm));
     bind(this, this.#raw);
+    layers.forEach(touchActive);
   }
 
   /** Records one update of all parameters from their gradients; none where one of them is not finite. */

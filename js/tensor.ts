@@ -40,6 +40,9 @@ function dimensions(shape: readonly number[]): Uint32Array {
   return Uint32Array.from(shape, (d) => integer("shape", d));
 }
 
+/** Tensors that were written by hand, or trained. @internal */
+export const written = new WeakSet<Tensor>();
+
 /** A row-major tensor in GPU memory, of `float32` or, for labels, of `int32`. */
 export class Tensor {
   readonly shape: readonly number[];
@@ -125,6 +128,7 @@ export class Tensor {
   /** Overwrites all elements before whatever is submitted next. */
   write(data: Float32Array | Int32Array): void {
     this.#raw.write(numbers("data", data));
+    written.add(this);
   }
 
   /** The elements of a tensor of floats, as they are after everything submitted so far. */

@@ -1,13 +1,13 @@
 import { type RawGpu, type RawPlan, RawTrainer } from "./wasm/lora_webgpu.js";
 import { compileAhead } from "./adopt.js";
-import { bind, checkOptions, disposable, finite, float32Array, integer, numbers, seedNumber, show, unwrap } from "./check.js";
-import { Checkpoints } from "./checkpoints.js";
+import { checkOptions, finite, float32Array, integer, numbers, seedNumber, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
-import { become, type LoraLinear, remake } from "./lora.js";
+import { become, type LoraLinear, remake, touchActive } from "./lora.js";
 import { type LossSpec, lossArguments } from "./loss.js";
 import { loraLayers, type NetworkPart, rawModules, withLayers } from "./network.js";
 import { type OptimizerSpec, rawOptions, type ScheduleSpec } from "./optim.js";
+import { lot, type RunOptions, type StepRecord, Training } from "./training.js";
 
 /** Options of {@link Trainer}. */
 export interface TrainerOptions {
@@ -40,15 +40,7 @@ export type BatchIterable = Iterable<Batch> | AsyncIterable<Batch>;
 export type Batches = BatchIterable | ((epoch: number, startBatch: number) => BatchIterable);
 
 /** Options of {@link Trainer.train}. */
-export interface TrainOptions {
-  /** Times through the batches; default 1. */
-  epochs?: number;
-  /** Ends the training after the steps that were submitted; a step of which only some batches were is given up. */
-  signal?: AbortSignal;
-  /** Steps between two records; default 10. */
-  logEvery?: number;
-  /** Steps that may run ahead of the GPU; default 3. */
-  inFlight?: number;
+export interface TrainOptions extends RunOptions {
   /** Evaluate now and then, and stop early. */
   validation?: {
     /** What to evaluate on. */
@@ -62,305 +54,60 @@ export interface TrainOptions {
     /** End after this many evaluations without a new lowest loss; default: never. */
     patience?: number;
   };
-  /** Keep the state now and then and at the end. */
-  checkpoints?: {
-    /** Where to write it. Without one it is kept in memory alone, for {@link Trainer.recover}. */
-    run?: Checkpoints;
-    /** Steps between two. */
-    every: number;
-    /** Told why one could not be written; the training goes on, and the next record says it, too. */
-    onError?: (error: LoraError) => void;
-  };
 }
-
-/** Where a loss or gradient that is not finite began. */
-export interface NotFinite {
-  /** The step, from 0. */
-  step: number;
-  /** In a layer's output (the first such layer) or in the gradient of its output (the last); else nothing is known. */
-  in?: "output" | "gradient";
-  /** Which of the network's LoRA layers, from 0. */
-  layer?: number;
-  /** Its name, if it has one. */
-  name?: string;
-}
-
-/** What the steps since the last record did. */
-export interface StepRecord {
-  /** Steps so far, skipped ones included. */
-  step: number;
-  /** Steps there will be, where the number of batches is known: of an array, and after the first time through. */
-  total?: number;
-  /** From 0. */
-  epoch: number;
-  /** How long the rest takes at the pace so far. */
-  secondsLeft?: number;
-  /** Mean loss of these steps, as it was before each update. */
-  loss: number;
-  /** Norm of the last step's gradients before clipping. */
-  gradNorm: number;
-  /** Learning rate of the last step. */
-  lr: number;
-  tokensPerSecond: number;
-  /** Steps among these whose loss or gradients were not finite, so that they updated nothing. */
-  skipped: number;
-  /** Where that began, for each of them. */
-  notFinite: NotFinite[];
-  /** Steps among these that counted nothing, all labels being ignored: loss 0, and no update. */
-  nothingCounted: number;
-  /** Mean loss over the validation batches, where they were evaluated since the last record. */
-  validationLoss?: number;
-  /** The step of the last checkpoint, where one was written since the last record. */
-  checkpoint?: number;
-  /** Why one could not be. */
-  checkpointError?: LoraError;
-}
-
-/** Where a training stands; never changed, only replaced. */
-interface Place {
-  readonly epoch: number;
-  readonly batch: number;
-  /** What else decides which batch is trained on when. */
-  readonly data?: string;
-  /** For early stopping: the step evaluated last, the lowest loss, and evaluations since it. */
-  readonly evaluated: number;
-  readonly lowest: number;
-  readonly worse: number;
-}
-const START: Place = { epoch: 0, batch: 0, evaluated: 0, lowest: Infinity, worse: 0 };
-
-// Steps whose records the GPU keeps (LOG_ROWS in src/optim).
-const LOG_ROWS = 1024;
 
 /** Trains the adapters of a network of layers. */
-export class Trainer {
+export class Trainer extends Training<Batch> {
   readonly #options: TrainerOptions;
-  readonly #accumulation: number;
-  #gpu: Gpu;
-  #raw: RawTrainer;
   #norms: { destroy(): void }[];
-  #active = false;
-  #disposed = false;
-  // step() and evaluate() wait for the ones before them.
-  #queue: Promise<unknown> = Promise.resolve();
-  #place = START;
-  #resume: Place | undefined;
-  // The newest state that is known here, for recover().
-  #kept: Uint8Array | undefined;
+  #touched = false;
 
   /** Throws `shape` where a layer does not take what the one before it gives, and as {@link Optimizer}. */
   constructor(gpu: Gpu, options: TrainerOptions) {
     checkOptions("Trainer", options, ["layers", "loss", "optimizer", "schedule", "maxGradNorm", "gradientAccumulation", "seed"]);
-    this.#accumulation = integer("gradientAccumulation", options.gradientAccumulation ?? 1);
+    const accumulation = integer("gradientAccumulation", options.gradientAccumulation ?? 1);
     const { raw, norms } = build(gpu, options, options.layers);
-    this.#options = { ...options, layers: [...options.layers] };
-    this.#gpu = gpu;
-    this.#raw = raw;
+    super(gpu, raw, accumulation);
+    this.#options = { ...options, gradientAccumulation: accumulation, layers: [...options.layers] };
     this.#norms = norms;
-    bind(this, raw);
   }
 
-  /** Steps submitted so far, skipped ones included. */
-  get steps(): number {
-    return this.#raw.attempts();
-  }
-
-  /** One step over one batch, or over several as one mean. Resolves to its record when the GPU has done it. */
+  /**
+   * One step over one batch, or over several as one mean, when those before it are done. Resolves to its record when the GPU has
+   * done it. During a training it rejects with code `busy`.
+   */
   step(batch: Batch | readonly Batch[]): Promise<StepRecord> {
-    return this.#inTurn(async () => {
-      const batches = Array.isArray(batch) ? (batch as Batch[]) : [batch as Batch];
-      const began = performance.now();
-      const before = this.#raw.attempts();
-      const kept = this.#kept ? undefined : this.saveState(); // of now, while the pipelines are made
-      kept?.catch(() => {}); // awaited below
-      const { submitted, tokens } = await this.#submit(batches);
-      const recorded = this.#record(before, 0, tokens, began); // asked for before the submit is known to have gone well
-      recorded.catch(() => {}); // awaited below
-      await submitted;
-      await kept;
-      const record = await recorded;
-      if (!record) throw new LoraError("device-lost", "the step left no record");
-      return record;
-    });
+    return this.takeStep(Array.isArray(batch) ? (batch as Batch[]) : [batch as Batch]);
   }
 
   /**
    * Goes through the batches and yields a record every `logEvery` steps and at the end. It runs ahead of the GPU by a few
-   * steps and pauses when its consumer does; `break` ends it after the steps that were submitted. A second training of
-   * the same trainer rejects with code `busy`.
+   * steps and pauses when its consumer does; `break` ends it after the steps that were submitted. It begins when the steps
+   * that were asked for before are done; a second training of the same trainer rejects with code `busy`.
    */
   async *train(batches: Batches, options: TrainOptions = {}): AsyncGenerator<StepRecord, void, undefined> {
     checkOptions("train", options, ["epochs", "signal", "logEvery", "inFlight", "validation", "checkpoints"]);
-    const { epochs = 1, signal, logEvery = 10, inFlight = 3, validation, checkpoints } = options;
-    integer("epochs", epochs);
-    checkSignal(signal);
-    if (integer("logEvery", logEvery) > LOG_ROWS) {
-      throw new LoraError("invalid-argument", `logEvery: expected at most ${LOG_ROWS}, which the GPU keeps, got ${logEvery}`);
-    }
-    integer("inFlight", inFlight);
-    checkCheckpoints(checkpoints);
-    const { training, held, chosen } = divide(batches, validation);
-    if (typeof training !== "function" && (epochs > 1 || this.#resume)) checkAgain("batches", training);
-    const accumulation = this.#accumulation;
-    const data = `gradientAccumulation ${accumulation}, validation split ${chosen}`;
-    if (this.#resume?.data !== undefined && this.#resume.data !== data) {
-      throw new LoraError("checkpoint", `the training that was saved had ${this.#resume.data}; expected the same, got ${data}`);
-    }
-    this.#enter();
-    const running: Promise<unknown>[] = [];
-    const drain = async (left: number) => {
-      while (running.length > left) await running.shift();
-    };
-    // One checkpoint is written while the training goes on.
-    let saving: Promise<void> | undefined;
-    let asked = this.#raw.attempts();
-    let saved: Pick<StepRecord, "checkpoint" | "checkpointError"> = {};
-    const save = async () => {
-      await saving;
-      const step = (asked = this.#raw.attempts());
-      const written = checkpoints?.run ? checkpoints.run.save(this) : this.saveState();
-      const failed = (checkpointError: LoraError) => {
-        saved = { checkpointError };
-        checkpoints?.onError?.(checkpointError);
+    const { validation } = options;
+    yield* this.run(options, 10, (again) => {
+      const { training, held, chosen } = divide(batches, validation);
+      if (typeof training !== "function" && again) checkAgain("batches", training);
+      const length = Array.isArray(training) ? training.length : undefined;
+      return {
+        epoch: (epoch, start) => {
+          const whole = typeof training !== "function";
+          return { batches: iterate("batches", whole ? training : training(epoch, start)), skip: whole ? start : 0 };
+        },
+        length,
+        same: length === undefined ? undefined : { name: "batches", length },
+        data: `gradientAccumulation ${this.#options.gradientAccumulation}, validation split ${chosen}`,
+        validation: held && validation && { every: validation.every, patience: validation.patience ?? Infinity, evaluate: () => this.#evaluate(held) },
       };
-      saving = written.then(() => void (saved = { checkpoint: step }), failed);
-      saving.catch(() => {}); // of onError itself: awaited before the next one
-    };
-    const finish = async () => {
-      if (checkpoints && this.#raw.attempts() !== asked) await save();
-      await saving;
-    };
-    let failed = false;
-    try {
-      this.#kept ??= await this.saveState();
-      const resume = this.#resume ?? { ...START, evaluated: this.#raw.attempts() };
-      const { patience = Infinity } = validation ?? {};
-      let place: Place = { ...resume, data };
-      let length = Array.isArray(training) ? training.length : undefined; // batches in an epoch
-      let [logged, tokens, began, steps, milliseconds] = [this.#raw.attempts(), 0, performance.now(), 0, 0];
-      let validationLoss: number | undefined;
-      let total: number | undefined;
-      const take = async (): Promise<StepRecord | undefined> => {
-        await drain(0);
-        const record = await this.#record(logged, place.epoch, tokens, began);
-        const now = performance.now();
-        milliseconds += now - began;
-        steps += this.#raw.attempts() - logged;
-        [logged, tokens, began] = [this.#raw.attempts(), 0, now];
-        if (!record) return undefined;
-        if (total !== undefined) {
-          record.total = total;
-          record.secondsLeft = (Math.max(0, total - record.step) * milliseconds) / 1000 / steps;
-        }
-        if (validationLoss !== undefined) record.validationLoss = validationLoss;
-        Object.assign(record, saved);
-        validationLoss = undefined;
-        saved = {};
-        return record;
-      };
-      // Whether to stop. An evaluation that a checkpoint came before is made up for.
-      const validate = async (): Promise<boolean> => {
-        const step = this.#raw.attempts();
-        if (held && validation && step % validation.every === 0 && place.evaluated < step) {
-          await drain(0);
-          validationLoss = await this.#evaluate(held);
-          const better = validationLoss < place.lowest;
-          place = { ...place, evaluated: step, lowest: better ? validationLoss : place.lowest, worse: better ? 0 : place.worse + 1 };
-          this.#place = place;
-        }
-        return place.worse >= patience;
-      };
-      this.#place = place;
-      let stop = await validate();
-      for (let epoch = resume.epoch; epoch < epochs && !stop; epoch++) {
-        const start = epoch === resume.epoch ? resume.batch : 0;
-        const source = typeof training === "function" ? training(epoch, start) : training;
-        const skip = typeof training === "function" ? 0 : start;
-        const first = this.#raw.attempts() - Math.ceil(start / accumulation); // steps before this epoch
-        const plan = () => {
-          if (length !== undefined) total = first + (epochs - epoch) * Math.ceil(length / accumulation);
-        };
-        plan();
-        let seen = start;
-        place = { ...place, epoch, batch: start };
-        this.#place = place;
-        for await (const window of windows(until(signal, this.#gpu, iterate("batches", source)), skip, accumulation)) {
-          if (signal?.aborted) break;
-          seen += window.length;
-          place = { ...place, batch: seen };
-          const step = await this.#submit(window, place);
-          this.#resume = undefined;
-          tokens += step.tokens;
-          const done = Promise.all([step.submitted, this.#gpu.finished()]);
-          done.catch(() => {}); // awaited below, in order
-          running.push(done);
-          await drain(inFlight - 1);
-          stop = await validate();
-          if (checkpoints && this.#raw.attempts() % checkpoints.every === 0) await save();
-          if (this.#raw.attempts() - logged >= logEvery) {
-            const record = await take();
-            if (record) yield record;
-            began = performance.now(); // the consumer's time is not ours
-          }
-          if (stop) break;
-        }
-        if (signal?.aborted || stop) break;
-        if (seen === 0) throw new LoraError("invalid-argument", `batches: expected at least one batch in epoch ${epoch}, got none`);
-        length ??= seen;
-        plan();
-        this.#place = { ...place, epoch: epoch + 1, batch: 0 };
-      }
-      await drain(0);
-      await finish();
-      const record = await take();
-      if (record) yield record;
-    } catch (error) {
-      failed = true;
-      throw error;
-    } finally {
-      await Promise.allSettled([...running, saving]);
-      try {
-        if (!failed) await finish(); // after a break
-      } finally {
-        this.#leave();
-      }
-    }
+    });
   }
 
-  /** Mean loss over batches with the adapters as they are. */
+  /** Mean loss over batches with the adapters as they are; at any time, also between the steps of a training. */
   evaluate(batches: BatchIterable): Promise<number> {
-    return this.#inTurn(() => this.#evaluate(batches));
-  }
-
-  /**
-   * Adapters, moments, step counter and the place in the data, after the steps submitted so far, as one safetensors file;
-   * the same state gives the same bytes. May be called while {@link train} goes on.
-   */
-  async saveState(): Promise<Uint8Array> {
-    const { epoch, batch, ...note } = this.#place;
-    const bytes = (await this.#raw.saveState(epoch, batch, JSON.stringify(note))) as Uint8Array;
-    this.#kept = bytes.slice(); // the caller may hand over the other
-    return bytes;
-  }
-
-  /**
-   * Takes over a saved state; the next {@link train} of the same batches goes on where it stood, with the same bits as if
-   * there had been no interruption, unless `bitsMayDiffer` (saved with other kernels or on another kind of device). Throws
-   * code `checkpoint` for anything else, and changes nothing then.
-   */
-  loadState(bytes: Uint8Array): { bitsMayDiffer: boolean } {
-    if (!(bytes instanceof Uint8Array)) {
-      throw new LoraError("invalid-argument", `bytes: expected a Uint8Array, got ${show(bytes)}`);
-    }
-    this.#enter();
-    try {
-      const { place, bitsMayDiffer } = load(this.#raw, bytes);
-      this.#place = this.#resume = place;
-      this.#kept = bytes.slice();
-      return { bitsMayDiffer };
-    } finally {
-      this.#leave();
-    }
+    return this.using(() => this.#evaluate(batches));
   }
 
   /**
@@ -368,78 +115,44 @@ export class Trainer {
    * they are, with the newest state that was kept: by a checkpoint, {@link saveState} or {@link loadState}, else that
    * before the first step. The next {@link train} of the same batches gives the same bits as if nothing had happened,
    * unless `bitsMayDiffer`. Call it when the training that was under way has ended, with code `device-lost`.
+   *
+   * Rejects with code `checkpoint`, and changes nothing, where an adapter's numbers went with the device: one that this trainer
+   * does not train and that was written or trained, or any that was written where no step came before.
    */
   recover(gpu: Gpu): Promise<{ bitsMayDiffer: boolean }> {
-    return this.#inTurn(async () => {
-      unwrap<RawGpu>("gpu", Gpu, gpu);
-      await gpu.finished(); // throws where that one is lost, too
+    return this.replace(gpu, (kept) => {
       const layers = new Map<LoraLinear, LoraLinear>();
-      let raw: RawTrainer | undefined;
-      try {
-        for (const layer of loraLayers(this.#options.layers)) layers.set(layer, remake(layer, gpu));
-        const built = build(gpu, this.#options, withLayers(this.#options.layers, layers));
-        raw = built.raw;
-        const { place, bitsMayDiffer } = this.#kept ? load(raw, this.#kept) : { place: START, bitsMayDiffer: false };
-        await gpu.finished();
-        this.#free();
-        layers.forEach((made, layer) => become(layer, made));
-        [this.#gpu, this.#raw, this.#norms] = [gpu, raw, built.norms];
-        bind(this, raw);
-        this.#place = this.#resume = place;
-        return { bitsMayDiffer };
-      } catch (error) {
-        raw?.destroy();
+      let built: ReturnType<typeof build> | undefined;
+      const drop = () => {
+        built?.raw.destroy();
+        built?.norms.forEach((norm) => norm.destroy());
         layers.forEach((layer) => layer.dispose());
+      };
+      try {
+        for (const layer of loraLayers(this.#options.layers)) layers.set(layer, remake(layer, gpu, kept));
+        const made = (built = build(gpu, this.#options, withLayers(this.#options.layers, layers)));
+        const use = () => {
+          layers.forEach((made, layer) => become(layer, made));
+          this.#norms = made.norms;
+        };
+        return { raw: made.raw, use, drop };
+      } catch (error) {
+        drop();
         throw error;
       }
     });
   }
 
-  /** Frees moments and activations, after a call that is under way; the layers keep their adapters. Idempotent. */
-  dispose(): void {
-    this.#disposed = true;
-    if (!this.#active) this.#leave();
-  }
-
-  #enter(): void {
-    if (this.#disposed) throw new LoraError("disposed", "this trainer was disposed of; expected a live one");
-    if (this.#active) throw new LoraError("busy", "this trainer is training; expected one training at a time");
-    this.#active = true;
-  }
-
-  #leave(): void {
-    this.#active = false;
-    if (this.#disposed) this.#free();
-  }
-
-  #free(): void {
-    this.#raw.destroy();
+  /** @internal */
+  protected override free(): void {
+    super.free();
     this.#norms.forEach((norm) => norm.destroy());
-  }
-
-  async #inTurn<T>(work: () => Promise<T>): Promise<T> {
-    const before = this.#queue;
-    let done = () => {};
-    this.#queue = new Promise<void>((resolve) => (done = resolve));
-    await before;
-    try {
-      this.#enter();
-      try {
-        return await work();
-      } finally {
-        this.#leave();
-      }
-    } finally {
-      done();
-    }
   }
 
   async #evaluate(batches: BatchIterable): Promise<number> {
     const totals: Promise<Float32Array>[] = [];
     for await (const batch of iterate("batches", batches)) {
-      const { plan } = this.#load(batch);
-      const total = this.#raw.evaluate(plan) as Promise<Float32Array>;
-      plan.free();
+      const total = this.#with(batch, (plan) => this.#raw.evaluate(plan) as Promise<Float32Array>);
       total.catch(() => {}); // awaited below, in order
       totals.push(total);
       await totals.at(-4); // a few run ahead
@@ -450,8 +163,12 @@ export class Trainer {
     return count > 0 ? sum / count : 0;
   }
 
-  /** Checks a batch and writes it to the GPU. */
-  #load(batch: Batch): { plan: RawPlan; tokens: number } {
+  get #raw(): RawTrainer {
+    return this.raw as RawTrainer;
+  }
+
+  /** Checks a batch; gives its tokens. */
+  #check(batch: Batch): number {
     checkOptions("batch", batch, ["x", "target"]);
     const x = float32Array("x", batch.x);
     const target = numbers("target", batch.target);
@@ -460,86 +177,52 @@ export class Trainer {
       throw new LoraError("shape", `x: expected rows of ${width} elements, at least one, got ${x.length} elements`);
     }
     if (this.#options.loss.kind === "crossEntropy" && target instanceof Int32Array) this.#raw.checkLabels(target);
-    const tokens = x.length / width;
-    const plan = this.#raw.plan(tokens);
-    plan.load(x, target);
-    return { plan, tokens };
+    return x.length / width;
   }
 
-  /** `place` is where the training stands after it. */
-  async #submit(batches: Batch[], place?: Place): Promise<{ submitted: Promise<unknown>; tokens: number }> {
+  /** Writes a batch to the GPU for `work`, which submits in this very turn: an evaluation may write to the same tensors in another. */
+  #with<T>(batch: Batch, work: (plan: RawPlan) => T): T {
+    const plan = this.#raw.plan(this.#check(batch));
+    try {
+      plan.load(batch.x, batch.target);
+      return work(plan);
+    } finally {
+      plan.free();
+    }
+  }
+
+  /** @internal */
+  protected async submit(batches: Batch[]): Promise<{ submitted: Promise<unknown>; tokens: number }> {
     if (batches.length === 0) throw new LoraError("invalid-argument", "batch: expected at least one batch, got none");
-    let tokens = 0;
+    if (!this.#touched) loraLayers(this.#options.layers).forEach(touchActive);
+    this.#touched = true;
     const only = batches.length === 1 ? batches[0] : undefined;
-    const whole = only && this.#load(only);
-    if (whole) {
-      tokens = whole.tokens;
-      await this.#compile(whole.plan);
-    } else {
-      // Gradients and totals start from zero, so that a window which a bad batch ended leaves nothing behind.
-      await this.#raw.beginWindow();
-      for (const batch of batches) {
-        const loaded = this.#load(batch);
-        tokens += loaded.tokens;
-        await this.#compile(loaded.plan);
-        const submitted = this.#raw.microStep(loaded.plan) as Promise<unknown>;
-        loaded.plan.free();
-        await submitted; // no update where a part of it failed
-      }
+    if (only) {
+      const tokens = await this.#compile(only);
+      return { submitted: this.#with(only, (plan) => this.#raw.step(plan) as Promise<unknown>), tokens };
     }
-    // In one go, so that whoever saves the state finds both or neither.
-    const before = this.#raw.attempts();
-    const submitted = (whole ? this.#raw.step(whole.plan) : this.#raw.endWindow()) as Promise<unknown>;
-    whole?.plan.free();
-    if (place && this.#raw.attempts() > before) this.#place = place;
-    submitted.catch(() => {}); // the caller's to await
-    return { submitted, tokens };
+    let tokens = 0;
+    // Gradients and totals start from zero, so that a window which a bad batch ended leaves nothing behind.
+    await this.#raw.beginWindow();
+    for (const batch of batches) {
+      tokens += await this.#compile(batch);
+      await this.#with(batch, (plan) => this.#raw.microStep(plan) as Promise<unknown>); // no update where a part of it failed
+    }
+    return { submitted: this.#raw.endWindow() as Promise<unknown>, tokens };
   }
 
-  /** Has the browser make the pipelines that the first step of a plan would wait for. */
-  async #compile(plan: RawPlan): Promise<void> {
-    if (plan.missing() > 0) await compileAhead(this.#gpu.device, (keep) => void plan.compile(keep));
-  }
-
-  async #record(from: number, epoch: number, tokens: number, began: number): Promise<StepRecord | undefined> {
-    const log = (await this.#raw.records(from)) as Float32Array;
-    const rows = log.length / 4;
-    if (rows === 0) return undefined;
-    const tokensPerSecond = (1000 * tokens) / (performance.now() - began);
-    let [loss, nothingCounted] = [0, 0];
-    const notFinite: NotFinite[] = [];
-    const first = this.#raw.attempts() - rows;
-    for (let row = 0; row < rows; row++) {
-      const outcome = log[4 * row + 3] as number; // as begin_step.wgsl numbers it
-      if (outcome < 2) {
-        loss += log[4 * row] as number;
-        nothingCounted += outcome;
-      } else {
-        const layer = Math.floor((outcome - 3) / 2);
-        const name = layer < 0 ? undefined : this.#raw.layerName(layer);
-        notFinite.push({
-          step: first + row,
-          ...(layer >= 0 && { in: outcome % 2 === 1 ? "output" : "gradient", layer }),
-          ...(name !== undefined && { name }),
-        });
-      }
+  /** Checks a batch, and has the browser make the pipelines that the first step of its plan would wait for. */
+  async #compile(batch: Batch): Promise<number> {
+    const tokens = this.#check(batch);
+    const plan = this.#raw.plan(tokens);
+    try {
+      if (plan.missing() > 0) await compileAhead(this.gpu.device, (keep) => void plan.compile(keep));
+    } finally {
+      plan.free();
     }
-    const skipped = notFinite.length;
-    const last = log.subarray(-4);
-    return {
-      step: this.#raw.attempts(),
-      epoch,
-      loss: skipped < rows ? loss / (rows - skipped) : NaN,
-      gradNorm: last[1] as number,
-      lr: last[2] as number,
-      tokensPerSecond,
-      skipped,
-      notFinite,
-      nothingCounted,
-    };
+    return tokens;
   }
 }
-disposable(Trainer.prototype);
 
 /** The façade's trainer of `layers`, and what it needs besides. */
 function build(gpu: Gpu, options: TrainerOptions, layers: readonly NetworkPart[]) {
@@ -555,33 +238,6 @@ function build(gpu: Gpu, options: TrainerOptions, layers: readonly NetworkPart[]
   } catch (error) {
     norms.forEach((norm) => norm.destroy());
     throw error;
-  }
-}
-
-function load(raw: RawTrainer, bytes: Uint8Array): { place: Place; bitsMayDiffer: boolean } {
-  const [epoch, batch, bitsMayDiffer, note] = raw.loadState(bytes) as [number, number, boolean, string];
-  const { data, evaluated = 0, lowest, worse = 0 } = JSON.parse(note || "{}") as Partial<Place>;
-  // JSON has no Infinity.
-  return { place: { epoch, batch, data, evaluated, lowest: lowest ?? Infinity, worse } as Place, bitsMayDiffer };
-}
-
-function checkSignal(signal: unknown): void {
-  const { aborted, addEventListener } = (signal ?? {}) as Partial<AbortSignal>; // perhaps of another window
-  if (signal !== undefined && (typeof aborted !== "boolean" || typeof addEventListener !== "function")) {
-    throw new LoraError("invalid-argument", `signal: expected an AbortSignal, got ${show(signal)}`);
-  }
-}
-
-function checkCheckpoints(checkpoints: TrainOptions["checkpoints"]): void {
-  if (checkpoints === undefined) return;
-  checkOptions("checkpoints", checkpoints, ["run", "every", "onError"]);
-  const { run, every, onError } = checkpoints;
-  integer("checkpoints.every", every);
-  if (run !== undefined && !(run instanceof Checkpoints)) {
-    throw new LoraError("invalid-argument", `checkpoints.run: expected Checkpoints, got ${show(run)}`);
-  }
-  if (onError !== undefined && typeof onError !== "function") {
-    throw new LoraError("invalid-argument", `checkpoints.onError: expected a function, got ${show(onError)}`);
   }
 }
 
@@ -615,16 +271,6 @@ function divide(batches: Batches, validation: TrainOptions["validation"]): { tra
   };
 }
 
-/** A number below 2³² that is the same everywhere: MurmurHash3's last step over the seed's halves and the index. */
-function lot(seed: number, index: number): number {
-  return [seed % 2 ** 32, Math.floor(seed / 2 ** 32), index].reduce((hash, word) => {
-    let h = (hash ^ word) + 0x9e3779b9; // else zeros would stay zeros
-    h = Math.imul(h ^ (h >>> 16), 0x85ebca6b);
-    h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35);
-    return (h ^ (h >>> 16)) >>> 0;
-  }, 0);
-}
-
 function iterate(name: string, source: unknown): BatchIterable {
   const iterable = source as Partial<Iterable<Batch> & AsyncIterable<Batch>> | null | undefined;
   if (typeof source === "string" || typeof iterable?.[Symbol.iterator] !== "function" && typeof iterable?.[Symbol.asyncIterator] !== "function") {
@@ -642,53 +288,4 @@ function checkAgain(name: string, source: unknown): void {
       `${name}: expected something that can be gone through again, such as an array or a function of the epoch; got a one-shot iterator`,
     );
   }
-}
-
-/** The batches until the signal; neither for it nor for a lost device is a source waited for that hangs. */
-async function* until(signal: AbortSignal | undefined, gpu: Gpu, batches: BatchIterable): AsyncGenerator<Batch, void, undefined> {
-  const iterator = Symbol.asyncIterator in batches ? batches[Symbol.asyncIterator]() : batches[Symbol.iterator]();
-  let wake = () => {};
-  let lost = false;
-  const stop = () => wake();
-  signal?.addEventListener("abort", stop);
-  void gpu.lost.then(() => {
-    lost = true;
-    stop();
-  });
-  let ended = false;
-  try {
-    while (!signal?.aborted) {
-      const next = await new Promise<IteratorResult<Batch> | undefined>((resolve, reject) => {
-        wake = () => resolve(undefined);
-        Promise.resolve(iterator.next()).then(resolve, reject);
-      });
-      if (lost) await gpu.finished(); // throws
-      if (!next) return;
-      if (next.done) {
-        ended = true;
-        return;
-      }
-      yield next.value;
-    }
-  } finally {
-    signal?.removeEventListener("abort", stop);
-    if (!ended) Promise.resolve(iterator.return?.()).catch(() => {});
-  }
-}
-
-/** The batches after the first `skip`, in arrays of `size`, the last one perhaps shorter. */
-async function* windows(batches: BatchIterable, skip: number, size: number): AsyncGenerator<Batch[], void, undefined> {
-  let window: Batch[] = [];
-  for await (const batch of batches) {
-    if (skip > 0) {
-      skip--;
-      continue;
-    }
-    window.push(batch);
-    if (window.length === size) {
-      yield window;
-      window = [];
-    }
-  }
-  if (window.length > 0) yield window;
 }

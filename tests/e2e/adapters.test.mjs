@@ -118,3 +118,34 @@ inPage("DoRA trains its magnitudes with A and B", async () => {
   assert.ok(after.every((m, i) => Math.abs(m - before[i]) > 0.01), `${before}, ${after}`);
   assert.ok(losses.at(-1) < losses[0], losses.join());
 });
+
+inPage("an adapter whose start cannot be computed leaves nothing, and a merge that the GPU refuses is none", async () => {
+  const layer = makeLayer();
+  const odd = await failure(() => layer.addAdapter("odd", { rank: 1, init: "orthogonal" }));
+  const names = layer.adapters;
+  layer.addAdapter("odd", { rank: 2, init: "orthogonal" });
+  const base = new FrozenLinear(gpu, { inFeatures: 5, outFeatures: 3, weight: numbers(15, 1) });
+  const options = { base, inFeatures: 5, outFeatures: 3 };
+  const onBase = await failure(() => new LoraLinear(gpu, { ...options, rank: 3, init: "orthogonal" }));
+  const held = gpu.memory();
+  const weight = await failure(() => new LoraWeight(gpu, { inFeatures: 5, outFeatures: 3, rank: 3, init: "orthogonal" }));
+  const left = gpu.memory().bytes - held.bytes;
+  const kept = new LoraLinear(gpu, { ...options, rank: 2 });
+
+  const x = tensor("x", [2, 5], numbers(10, 4)), before = await forward(layer, x);
+  const create = GPUDevice.prototype.createBuffer;
+  GPUDevice.prototype.createBuffer = function (descriptor) {
+    return create.call(this, { ...descriptor, size: descriptor.label === "original" ? 2 ** 40 : descriptor.size });
+  };
+  const merge = await failure(() => layer.merge({ keepOriginal: true }));
+  GPUDevice.prototype.createBuffer = create;
+  const { merged } = layer, after = await forward(layer, x);
+  await layer.merge({ keepOriginal: true });
+  await layer.unmerge();
+  return { codes: [odd, onBase, weight].map(({ code }) => code), names, left, alive: kept.rank, merge: merge.code, merged, before, after, again: await forward(layer, x) };
+}, ({ codes, names, left, alive, merge, merged, before, after, again }) => {
+  assert.deepEqual([codes, names, left, alive], [Array(3).fill("invalid-argument"), ["default"], 0, 2]);
+  assert.ok(["validation", "out-of-memory"].includes(merge), merge);
+  assert.equal(merged, false);
+  assert.deepEqual([after, again], [before, before]);
+});

@@ -38,6 +38,10 @@ const inPage = (name, work, argument, check) => test(name, () => onPage(browser,
     globalThis.file = async (name) => new Uint8Array(await (await fetch(`/${folder}/${name}`)).arrayBuffer());
     globalThis.source = async () => ({ config: await file("config.json"), weights: await file("model.safetensors") });
     globalThis.code = (promise) => promise.then(() => "success", (error) => `${error.code}: ${error.message}`);
+    globalThis.examplesOf = (lengths) => lengths.map((length, i) => {
+      const inputIds = Int32Array.from({ length }, (_, t) => (7 * i + 3 * t) % 50);
+      return { inputIds, labels: inputIds.slice() };
+    });
     globalThis.collect = async (iterator) => {
       const all = [];
       for await (const item of iterator) all.push(item);
@@ -255,4 +259,134 @@ inPage("examples that are packed into rows learn the same in fewer tokens", asyn
     assert.ok(Math.abs(perplexity / one.perplexity - 1) < 1e-4);
     assert.match(long, /^shape: examples\[6\].*packTo, got 40/);
   }
+});
+
+inPage("a language model's training is run as any other: its records, its end, its data, its place", async () => {
+  const examples = examplesOf([5, 9, 7, 4, 6]);
+  const begin = async (more) => {
+    const model = await L.CausalLM.load(gpu, await source());
+    model.addAdapter({ rank: 2, seed: 3 });
+    return { model, trainer: new L.LanguageTrainer(model, { optimizer: L.adamw({ lr: 1e-2 }), batchSize: 2, seed: 5, ...more }) };
+  };
+  const one = await begin(), straight = await begin();
+  await collect(straight.trainer.train(examples, { epochs: 3 }));
+  const submits = gpu.stats().submits;
+  const records = await collect(one.trainer.train(examples, { logEvery: 2, validation: { examples: examples.slice(1, 3), every: 3 } }));
+  const state = await one.trainer.saveState();
+  const refused = {};
+  for (const more of [{ batchSize: 1 }, { gradientAccumulation: 2 }, { packTo: 16 }]) {
+    const other = await begin(more);
+    other.trainer.loadState(state);
+    refused[Object.keys(more)[0]] = (await code(other.trainer.train(examples, { epochs: 3 }).next())).split(":")[0];
+    for (const each of Object.values(other)) each.dispose();
+  }
+  // What does not come to a first step leaves the place where it is.
+  const later = await begin();
+  later.trainer.loadState(state);
+  const aborted = await collect(later.trainer.train(examples, { epochs: 3, signal: AbortSignal.abort() }));
+  const unknown = examples.map(({ labels }) => ({ inputIds: labels.map(() => 1e6), labels }));
+  const bad = (await code(later.trainer.train(unknown, { epochs: 3 }).next())).split(":")[0];
+  const signal = (await code(later.trainer.train(examples, { signal: {} }).next())).split(":")[0];
+  const rest = await collect(later.trainer.train(examples, { epochs: 3, logEvery: 100 }));
+  const weights = async ({ model }) => String((await model.saveAdapter()).weights);
+  const same = (await weights(later)) === (await weights(straight));
+  const second = one.trainer.train(examples, { epochs: 2 });
+  await second.next();
+  const busy = (await code(one.trainer.train(examples).next())).split(":")[0];
+  one.trainer.dispose();
+  const waited = await code(second.next());
+  await second.return();
+  const disposed = (await code(one.trainer.evaluate(examples))).split(":")[0];
+  for (const { model, trainer } of [one, straight, later]) { trainer.dispose(); model.dispose(); }
+  return { records, submits, refused, aborted: aborted.length, bad, signal, steps: rest.at(-1).step, same, busy, waited, disposed };
+}, undefined, ({ records, refused, aborted, bad, signal, steps, same, busy, waited, disposed }) => {
+  assert.deepEqual(records.map(({ step, total }) => [step, total]), [[2, 3], [3, 3]]);
+  assert.ok(records.every(({ skipped, notFinite, nothingCounted, tokensPerSecond }) => skipped === 0 && notFinite.length === 0 && nothingCounted === 0 && tokensPerSecond > 0));
+  assert.ok(records[1].validationLoss > 0);
+  assert.deepEqual(refused, { batchSize: "checkpoint", gradientAccumulation: "checkpoint", packTo: "checkpoint" });
+  assert.deepEqual([aborted, bad, signal, steps, busy, waited, disposed], [0, "invalid-argument", "invalid-argument", 9, "busy", "success", "disposed"]);
+  assert.ok(same, "the bits of a training without interruption");
+});
+
+inPage("ragged examples need few shapes, and orders differ by seed and epoch", async () => {
+  const model = await L.CausalLM.load(gpu, await source());
+  model.addAdapter({ rank: 2, seed: 3 });
+  const counts = {};
+  for (const packTo of [undefined, 32]) {
+    const trainer = new L.LanguageTrainer(model, { optimizer: L.adamw({ lr: 1e-2 }), ...(packTo && { packTo }) });
+    const examples = examplesOf([3, 14, 9, 25, 6, 20, 11, 30, 17, 8]);
+    const training = trainer.train(examples, { epochs: 3 });
+    for (let i = 0; i < (packTo ? 2 : 10); i++) await training.next();
+    const before = gpu.stats();
+    await collect(training);
+    const after = gpu.stats();
+    counts[packTo] = [after.buffersCreated - before.buffersCreated, after.bindGroups - before.bindGroups];
+    trainer.dispose();
+  }
+  const orders = [];
+  for (const seed of [0, 1, 2 ** 32]) {
+    const trainer = new L.LanguageTrainer(model, { optimizer: L.sgd({ lr: 0 }), seed });
+    const losses = (await collect(trainer.train(examplesOf([5, 6, 7, 8, 9, 10]), { epochs: 2 }))).map(({ loss }) => loss);
+    orders.push(String(losses.slice(0, 6)), String(losses.slice(6)));
+    trainer.dispose();
+  }
+  model.dispose();
+  return { counts, orders };
+}, undefined, ({ counts, orders }) => {
+  assert.deepEqual(counts, { undefined: [0, 0], 32: [0, 0] });
+  assert.equal(new Set(orders).size, 6, JSON.stringify(orders));
+});
+
+inPage("a step without memory is made anew; an adapter that is trained stays; switches do not reach a text that has begun; another device", async () => {
+  const examples = examplesOf([5, 9, 7, 4]);
+  const load = async (on) => {
+    const model = await L.CausalLM.load(on, await source());
+    model.addAdapter({ rank: 4, seed: 3 });
+    return model;
+  };
+  const make = (model) => new L.LanguageTrainer(model, { optimizer: L.adamw({ lr: 5e-2 }), batchSize: 2 });
+  const model = await load(gpu), trainer = make(model);
+  const create = GPUDevice.prototype.createBuffer;
+  GPUDevice.prototype.createBuffer = function (descriptor) {
+    return create.call(this, { ...descriptor, size: descriptor.label === "hidden" ? 2 ** 40 : descriptor.size });
+  };
+  const refused = (await code(collect(trainer.train(examples)))).split(":")[0];
+  GPUDevice.prototype.createBuffer = create;
+  const steps = trainer.steps;
+  const { loss } = await trainer.evaluate(examples);
+  const records = await collect(trainer.train(examples, { epochs: 4 }));
+  const removed = (await code((async () => model.removeAdapter())())).split(":")[0];
+  const more = await collect(trainer.train(examples));
+  const text = (m) => collect(m.generate([1, 2, 3], { maxTokens: 5, stopTokenIds: [] }));
+  const expected = await text(model);
+  const begun = model.generate([1, 2, 3], { maxTokens: 5, stopTokenIds: [] });
+  const first = begun.next();
+  model.adapterEnabled = false;
+  const switched = [(await first).value, ...await collect(begun)], base = await text(model);
+  model.adapterEnabled = true;
+  trainer.dispose();
+  model.removeAdapter();
+  model.dispose();
+
+  const own = await L.Gpu.request();
+  const straight = await load(gpu), there = await load(own), going = make(there);
+  await collect(make(straight).train(examples, { epochs: 2 }));
+  const training = going.train(examples, { epochs: 2, checkpoints: { every: 1 } });
+  for (let i = 0; i < 3; i++) await training.next();
+  own.device.destroy();
+  await own.lost;
+  const lost = (await code(collect(training))).split(":")[0];
+  const here = await load(gpu);
+  await going.recover(here);
+  await collect(going.train(examples, { epochs: 2 }));
+  const weights = async (m) => String((await m.saveAdapter()).weights);
+  return { refused, steps, loss, records: records.map((r) => r.loss), removed, more: more.length, expected, switched, base, lost, end: going.steps, same: (await weights(here)) === (await weights(straight)) };
+}, undefined, ({ refused, steps, loss, records, removed, more, expected, switched, base, lost, end, same }) => {
+  assert.ok(["validation", "out-of-memory"].includes(refused), refused);
+  assert.equal(steps, 0);
+  assert.ok(loss > 0 && records.length === 8 && records.at(-1) < records[0], `${records}`);
+  assert.deepEqual([removed, more], ["invalid-argument", 2]);
+  assert.deepEqual(switched, expected);
+  assert.notDeepEqual(base, expected);
+  assert.deepEqual([lost, end, same], ["device-lost", 4, true]);
 });

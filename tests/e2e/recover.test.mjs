@@ -156,3 +156,40 @@ inPage("a device lost before the first step, while data is waited for, or twice;
 }, undefined, (result) => {
   assert.deepEqual(result, { waiting: "device-lost", onDead: "device-lost", start: 0, busy: "busy", ended: "device-lost", same: true, finite: true, notGpu: "invalid-argument", disposed: "disposed" });
 });
+
+inPage("numbers that went with the device are told, and what was put in the first adapter's place comes back", async () => {
+  const lose = async ({ own, destroy }) => { destroy(); await own.lost; };
+  const written = await request();
+  const layers = network(written.own), t = trainer(written.own, layers);
+  layers[0].b.write(numbers(18, 3));
+  await lose(written);
+  const unsaved = await code(t.recover(gpu));
+
+  const second = await request();
+  const others = network(second.own);
+  others[0].addAdapter("other", { rank: 2, seed: 5 });
+  const u = trainer(second.own, others);
+  await u.step(batches[0]);
+  others[0].adapter("other").weight.b.write(numbers(12, 3));
+  await lose(second);
+  const inactive = await code(u.recover(gpu));
+  others[0].removeAdapter("other");
+  const removed = await code(u.recover(gpu));
+
+  const third = await request();
+  const again = network(third.own), first = again[0];
+  first.addAdapter("second", { rank: 2, seed: 6 });
+  first.active = ["second"];
+  first.removeAdapter("default");
+  first.addAdapter("default", { rank: 1, seed: 7 });
+  first.active = ["default"];
+  const v = trainer(third.own, again);
+  await v.step(batches[0]);
+  const straight = await bits(again);
+  await v.saveState();
+  await lose(third);
+  const replaced = await code(v.recover(gpu));
+  return { unsaved, inactive, removed, replaced, adapters: first.adapters, rank: first.rank, same: String(await bits(again)) === String(straight), steps: v.steps };
+}, undefined, (result) => assert.deepEqual(result, {
+  unsaved: "checkpoint", inactive: "checkpoint", removed: "success", replaced: "success", adapters: ["second", "default"], rank: 1, same: true, steps: 1,
+}));

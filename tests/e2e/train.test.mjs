@@ -209,23 +209,26 @@ inPage("a resumed training has the bits of one that was not interrupted", async 
 });
 
 inPage("a trainer knows when an adapter is switched off, and frees its tensors", async () => {
-  const layers = network();
-  const start = gpu.memory();
-  const t = trainer(layers);
-  await collect(t.train(batches, { epochs: 3 }));
-  const on = await t.evaluate(batches);
-  layers[0].enabled = layers[2].enabled = false;
-  const off = await t.evaluate(batches);
-  layers[0].enabled = layers[2].enabled = true;
-  const again = await t.evaluate(batches);
-  for (let tokens = 1; tokens <= 12; tokens++) await t.step({ x: new Float32Array(6 * tokens), target: new Float32Array(5 * tokens) });
-  t.dispose();
-  for (const layer of [layers[0], layers[2]]) layer.dispose();
-  return { on, off, again, start: start.bytes, end: gpu.memory().bytes, code: await code(t.step(batches[0])) };
-}, ({ on, off, again, start, end, code }) => {
+  const run = async () => {
+    const layers = network();
+    const t = trainer(layers);
+    await collect(t.train(batches, { epochs: 3 }));
+    const on = await t.evaluate(batches);
+    layers[0].enabled = layers[2].enabled = false;
+    const off = await t.evaluate(batches);
+    layers[0].enabled = layers[2].enabled = true;
+    const again = await t.evaluate(batches);
+    for (let tokens = 1; tokens <= 12; tokens++) await t.step({ x: new Float32Array(6 * tokens), target: new Float32Array(5 * tokens) });
+    const held = gpu.memory().bytes;
+    t.dispose();
+    for (const layer of [layers[0], layers[2]]) layer.dispose();
+    return { on, off, again, held, left: gpu.memory().bytes, code: await code(t.step(batches[0])) };
+  };
+  return [await run(), await run()]; // what the first one leaves are buffers to read into
+}, ([first, { on, off, again, held, left, code }]) => {
   assert.notEqual(on, off);
   assert.equal(on, again);
-  assert.ok(end < start, `${start} → ${end}: the trainer's tensors are freed, then the layers'`);
+  assert.ok(held > left && left === first.left, `${first.left}, ${held} → ${left}: the trainer's tensors are freed, then the layers'`);
   assert.equal(code, "disposed");
 });
 
@@ -465,4 +468,89 @@ inPage("an abort in the middle of a step leaves a whole state, from which the re
 }, (results) => {
   assert.equal(results.length, 9);
   results.forEach((result) => assert.ok(result.every(Boolean), JSON.stringify(results)));
+});
+
+inPage("a training begins when the steps before it are done, and an evaluation may come at any time and changes no bit", async () => {
+  const run = async (evaluate) => {
+    const [layers, more] = [network(), { gradientAccumulation: 2 }];
+    const t = trainer(layers, more);
+    const steps = [t.step(batches[0]), t.step(batches[1])];
+    const beside = evaluate ? [t.evaluate(batches), t.evaluate(batches.slice(1))] : [];
+    const losses = [];
+    for await (const { step } of t.train(batches, { epochs: 2, logEvery: 1 })) losses.push(step, evaluate ? await t.evaluate(batches) : 0);
+    const result = { steps: (await Promise.all(steps)).map(({ step }) => step), losses, b: Array.from(await layers[2].b.read()), beside: await Promise.all(beside) };
+    t.dispose();
+    return result;
+  };
+  return [await run(false), await run(true)];
+}, ([alone, evaluated]) => {
+  assert.deepEqual([alone.steps, alone.losses.filter((_, i) => i % 2 === 0)], [[1, 2], [3, 4, 5, 6]]);
+  assert.deepEqual(evaluated.b, alone.b);
+  assert.ok(evaluated.beside.every((loss) => loss > 0) && evaluated.losses.every((loss) => loss > 0));
+});
+
+inPage("epochs leave nothing behind that waits for the device to be lost", async () => {
+  const { lost } = gpu;
+  let waiting = 0;
+  Object.defineProperty(gpu, "lost", { get: () => (waiting++, lost) });
+  const t = trainer();
+  for (let i = 0; i < 3; i++) await collect(t.train(batches, { epochs: 5 }));
+  return waiting;
+}, (waiting) => assert.ok(waiting <= 1, `waited ${waiting} times`));
+
+inPage("a state with another's note is taken over, and other data than before is refused", async () => {
+  const t = trainer();
+  await collect(t.train(batches, { epochs: 1 }));
+  const state = await t.saveState();
+  // The same with a note that is no JSON, and the checksum of that.
+  const text = new TextDecoder("latin1").decode(state);
+  const [note, sum] = [text.indexOf('"note":"') + 8, text.indexOf('"checksum":"') + 12];
+  const foreign = state.slice();
+  foreign[note] = "x".charCodeAt(0);
+  foreign.fill("0".charCodeAt(0), sum, sum + 8);
+  let crc = ~0;
+  for (const byte of foreign) {
+    crc ^= byte;
+    for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ (0xedb88320 * (crc & 1));
+  }
+  foreign.set(new TextEncoder().encode((~crc >>> 0).toString(16).padStart(8, "0")), sum);
+  const other = trainer();
+  const taken = await code((async () => other.loadState(foreign))());
+  const rest = await collect(other.train(batches, { epochs: 2 }));
+  other.loadState(state);
+  return { taken, step: other.steps, end: rest.at(-1).step, fewer: await code(other.train(batches.slice(1), { epochs: 2 }).next()) };
+}, (result) => assert.deepEqual(result, { taken: "success", step: 4, end: 8, fewer: "checkpoint" }));
+
+inPage("a step that the GPU refuses during a training is none in the state, either; adapters stay where an optimizer cannot be made", async () => {
+  const create = GPUDevice.prototype.createBuffer;
+  const refusing = async (which, work) => {
+    GPUDevice.prototype.createBuffer = function (descriptor) {
+      return create.call(this, { ...descriptor, size: which(descriptor) ? 2 ** 40 : descriptor.size });
+    };
+    try {
+      return await code(work());
+    } finally {
+      GPUDevice.prototype.createBuffer = create;
+    }
+  };
+  const large = { x: numbers(300 * 6, 3), target: numbers(300 * 5, 4) };
+  const t = trainer();
+  const failed = await refusing(({ label, size }) => label === "x" && size > 4096, () => collect(t.train([batches[0], batches[1], large], { inFlight: 1 })));
+  const asked = [];
+  const later = trainer();
+  later.loadState(await t.saveState());
+  await collect(later.train((...place) => { asked.push(place); return [large]; }));
+
+  const layers = network();
+  const before = Array.from(await layers[0].a.read());
+  let made;
+  const moved = await refusing(({ label }) => label === "parameters", async () => { made = trainer(layers); await made.step(batches[0]); });
+  const after = Array.from(await layers[0].a.read());
+  made.dispose();
+  const again = trainer(layers);
+  return { failed, asked, at: t.steps, moved, same: String(before) === String(after), loss: (await again.step(batches[0])).loss };
+}, ({ failed, asked, at, moved, same, loss }) => {
+  assert.ok([failed, moved].every((code) => ["validation", "out-of-memory"].includes(code)), `${failed} ${moved}`);
+  assert.deepEqual([at, asked], [2, [[0, 2]]]);
+  assert.ok(same && loss > 0);
 });

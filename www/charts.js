@@ -6,6 +6,8 @@ const MOST_POINTS = 3000;
 
 /** A chart of named series, `[{ colour: "--accent", dash?: [4, 4], points?: true }, …]`, in `element`. */
 export class Chart {
+  /** How many steps there is room for from the start. */
+  steps = 50;
   #plot; #columns; #log; #skip = 1; #count = 0;
 
   constructor(element, series, { log = true } = {}) {
@@ -20,7 +22,7 @@ export class Chart {
       legend: { show: false },
       cursor: { show: false },
       scales: {
-        x: { time: false, range: (_, low, high) => [0, Math.max(high ?? 0, 50)] },
+        x: { time: false, range: (_, low, high) => [0, Math.max(high ?? 0, this.steps)] },
         y: log
           ? { distr: 3, range: (plot, low, high) => (low > 0 ? uPlot.rangeLog(low, Math.max(high, low * 10), 10, true) : [1e-3, 10]) }
           : { range: (plot, low, high) => (high > 0 ? [Math.min(low, high - 0.5) - 0.1, high + 0.1] : [0, 4]) },

@@ -293,7 +293,12 @@ async function loop() {
     if (last || pausing) break;
     began = performance.now();
   }
-  tell("rest", { step: training.step, done: training.step >= settings.steps });
+  const done = training.step >= settings.steps;
+  if (done) {
+    await run?.close();
+    run = undefined;
+  }
+  tell("rest", { step: training.step, done });
 }
 
 /** What the base and the adapter write now, and the loss of what was held out. */

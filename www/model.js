@@ -287,6 +287,7 @@ const prompt = () => $("prompt").value.replaceAll("\\n", "\n");
 
 function newRun(settings, name, words) {
   current = { settings, name, text: words, step: 0, losses: [] };
+  chart.steps = settings.steps;
   clearRun();
 }
 

@@ -4,6 +4,8 @@ import { count, format } from "./format.js";
 
 const repository = "https://github.com/lora-webgpu/lora-webgpu";
 
+const reason = (why) => why?.replace(/\.$/, "") || "no reason given";
+
 export const site = {
   name: "lora-webgpu",
   skip: "Skip to the content",
@@ -20,7 +22,7 @@ export const site = {
   software: "Software adapter: the kernels run on the CPU. Everything is correct, but far slower than a GPU.",
   unnamedGpu: "GPU without a name",
   loading: "Looking for a GPU …",
-  lost: (why) => `The GPU was lost (${why || "no reason given"}). What was learnt is gone with it.`,
+  lost: (why) => `The GPU was lost (${reason(why)}). What was learnt is gone with it.`,
   unexpected: (error) => `Something unexpected happened: ${error}`,
   needs: "This page needs WebGPU",
   browsers: `
@@ -268,7 +270,7 @@ export const model = {
   time: (seconds) => (Number.isNaN(seconds) ? "–" : seconds < 90 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`),
   diverged: "The loss is no longer a finite number, and nothing is updated. Choose a smaller learning rate and train again.",
   failed: (why) => `That did not work: ${why}.`,
-  lost: (why) => `The GPU was lost (${why || "no reason given"}). The training can go on from where it was last saved.`,
+  lost: (why) => `The GPU was lost (${reason(why)}). The training can go on from where it was last saved.`,
   carryOn: "Carry on",
   unsaved: (why) => `The run could not be saved: ${why}`,
   notes: ({ badLines, firstBad, truncated, tokensDropped, dropped, length }) => [

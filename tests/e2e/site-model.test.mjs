@@ -240,6 +240,7 @@ lm("paused, the tab closed, and gone on with in another; kept for good; deleted"
   await until(page, (now) => now.step === 0 || now.losses.length < 5);
   await state(page, "ready");
   assert.deepEqual((await snapshot(page)).losses, losses, "the same bits as without the interruption");
+  await page.waitForFunction(() => document.querySelectorAll("#runs button").length === 4, undefined, POLL); // both are over and free
   await page.reload();
   await page.waitForFunction(() => document.querySelectorAll("#runs li").length === 2, undefined, POLL);
   await page.click("#persist");

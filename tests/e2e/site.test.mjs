@@ -58,6 +58,7 @@ test("every page, phone and desktop, light and dark: axe-core finds nothing, and
           // One pass for each scheme and width, except in the long documents, which differ in words alone.
           if (!path.startsWith("docs/") || device === "phone") assert.deepEqual(await violations(page), [], `${path}, ${device}, ${colorScheme}`);
           assert.deepEqual(await sticksOut(page), [], `${path} at ${width}`);
+          if (path === "model.html") assert.ok((await page.locator("#train").boundingBox()).y < height - 40, "Train is at hand");
           if (folder) await page.screenshot({ path: join(folder, `${path.replace("/", "-").slice(0, -5)}-${device}-${colorScheme}.png`), fullPage: device === "phone" && !path.startsWith("docs/") });
         }
       }

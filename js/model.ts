@@ -1,5 +1,6 @@
 // Language models: loading, adapters, generation and training by token ids.
 import { RawAdapterConfig, type RawCausalLM, type RawGeneration, type RawGpu, RawLanguageTrainer, RawModelLoader } from "./wasm/lora_webgpu.js";
+import { compileAhead } from "./adopt.js";
 import { bind, boolean, checkOptions, disposable, finite, integer, seedNumber, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
@@ -14,8 +15,13 @@ export interface ModelAdapterOptions {
   rank: number;
   /** Numerator of the scaling; default: the rank. */
   alpha?: number;
-  /** Modules by whole names or by their ends, such as `q_proj`; default: all linear layers. */
+  /**
+   * Modules by whole names or by their ends, such as `q_proj`, `embed_tokens` or `lm_head`; default: all linear layers but the
+   * output head.
+   */
   targetModules?: readonly string[];
+  /** Modules that are trained whole beside the adapter, by the ends of their names, such as `lm_head` or `norm`; default: none. */
+  modulesToSave?: readonly string[];
   /** Share of a layer's input that training drops before A; default 0. */
   dropout?: number;
   useRslora?: boolean;
@@ -25,7 +31,7 @@ export interface ModelAdapterOptions {
   seed?: number;
 }
 
-const ADAPTER_OPTIONS = ["rank", "alpha", "targetModules", "dropout", "useRslora", "useDora", "loraBias", "seed"];
+const ADAPTER_OPTIONS = ["rank", "alpha", "targetModules", "modulesToSave", "dropout", "useRslora", "useDora", "loraBias", "seed"];
 
 /** Options of {@link CausalLM.estimate}. */
 export interface EstimateOptions extends ModelAdapterOptions {
@@ -130,7 +136,7 @@ export class CausalLM {
     }
   }
 
-  /** Names of the linear layers that can have adapters. */
+  /** Names of the layers' linear modules. `model.embed_tokens` and `lm_head` can have adapters, too. */
   get modules(): string[] {
     return this.#raw.modules();
   }
@@ -317,6 +323,9 @@ type TokenBatch = [number, Int32Array, Int32Array, Int32Array, number];
 export class LanguageTrainer extends Training<TokenBatch> {
   readonly #options: LanguageTrainerOptions & { batchSize: number; gradientAccumulation: number; seed: number; packTo: number };
   #maxPositions: number;
+  // Shapes of batches whose kernels were compiled, and where.
+  readonly #ready = new Set<string>();
+  #readyOn: Gpu | undefined;
 
   /** Throws `invalid-argument` where the model has no adapter or another trainer has it. */
   constructor(model: CausalLM, options: LanguageTrainerOptions) {
@@ -339,7 +348,7 @@ export class LanguageTrainer extends Training<TokenBatch> {
    * ids themselves where they are to be learned, and −100 elsewhere. A second training of the same trainer rejects with code `busy`.
    */
   async *train(examples: readonly TokenExample[], options: LanguageTrainOptions = {}): AsyncGenerator<StepRecord, void, undefined> {
-    checkOptions("train", options, ["epochs", "signal", "logEvery", "inFlight", "validation", "checkpoints"]);
+    checkOptions("train", options, ["epochs", "signal", "logEvery", "inFlight", "validation", "checkpoints", "onCompile"]);
     const { batchSize, gradientAccumulation, seed, packTo } = this.#options;
     const { validation } = options;
     yield* this.run(options, 1, () => {
@@ -394,8 +403,17 @@ export class LanguageTrainer extends Training<TokenBatch> {
 
   /** @internal */
   protected async submit(batches: TokenBatch[]): Promise<{ submitted: Promise<unknown>; tokens: number }> {
-    const before = this.raw.attempts();
-    const submitted = (this.raw as RawLanguageTrainer).step(batches) as Promise<unknown>;
+    const raw = this.raw as RawLanguageTrainer;
+    if (this.#readyOn !== this.gpu) this.#ready.clear();
+    this.#readyOn = this.gpu;
+    for (const [rows, ids] of batches) {
+      const shape: [number, number] = [rows, ids.length / rows];
+      if (this.#ready.has(String(shape))) continue;
+      if (raw.missing(...shape) > 0) await compileAhead(this.gpu.device, (keep) => void raw.compile(...shape, keep), this.onCompile);
+      this.#ready.add(String(shape));
+    }
+    const before = raw.attempts();
+    const submitted = raw.step(batches) as Promise<unknown>;
     // The first time that a shape comes, the update follows when the GPU has accepted all else.
     if (this.raw.attempts() === before) await submitted;
     return { submitted, tokens: batches.reduce((sum, batch) => sum + batch[4], 0) };
@@ -429,16 +447,18 @@ function checkFile(name: string, file: unknown): void {
   if (!isFile(file)) throw new LoraError("invalid-argument", `${name}: expected a Uint8Array, Blob or File, got ${show(file)}`);
 }
 
-function adapterConfig({ rank, alpha = rank, targetModules = [], dropout = 0, useRslora, useDora, loraBias }: ModelAdapterOptions): RawAdapterConfig {
+function adapterConfig({ rank, alpha = rank, targetModules = [], modulesToSave = [], dropout = 0, useRslora, useDora, loraBias }: ModelAdapterOptions): RawAdapterConfig {
   const flags = [useRslora, useDora, loraBias].reduce(
     (sum: number, flag, bit) => sum + (boolean("flags", flag ?? false) ? 1 << bit : 0),
     0,
   );
-  if (!Array.isArray(targetModules) || targetModules.some((name) => typeof name !== "string")) {
-    throw new LoraError("invalid-argument", `targetModules: expected an array of names, got ${show(targetModules)}`);
+  for (const [what, names] of Object.entries({ targetModules, modulesToSave })) {
+    if (!Array.isArray(names) || names.some((name) => typeof name !== "string" || name === "")) {
+      throw new LoraError("invalid-argument", `${what}: expected an array of names, got ${show(names)}`);
+    }
   }
   const [r, a, d] = [integer("rank", rank), finite("alpha", alpha), finite("dropout", dropout)];
-  return new RawAdapterConfig(r, a, [...targetModules], d, flags);
+  return new RawAdapterConfig(r, a, [...targetModules], [...modulesToSave], d, flags);
 }
 
 function ids(name: string, values: ArrayLike<number>): Int32Array {

@@ -660,7 +660,8 @@ function checkMerged(raw: RawPeft, headers: Header[]): void {
 
 /**
  * A model with an adapter in it: `W + scaling·B·A` in the model's own number format, everything else as it is. `model` is a
- * safetensors file or several that belong together; the result is a Blob of each, whose unchanged parts are the model's own.
+ * safetensors file or several that belong together; the result is a Blob of each, whose unchanged parts are the model's own, so that
+ * the model's own `model.safetensors.index.json` fits them.
  */
 export async function merge(options: { adapter: PeftAdapter; model: FileSource }): Promise<Blob>;
 export async function merge(options: { adapter: PeftAdapter; model: readonly FileSource[] }): Promise<Blob[]>;

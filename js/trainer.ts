@@ -86,7 +86,7 @@ export class Trainer extends Training<Batch> {
    * that were asked for before are done; a second training of the same trainer rejects with code `busy`.
    */
   async *train(batches: Batches, options: TrainOptions = {}): AsyncGenerator<StepRecord, void, undefined> {
-    checkOptions("train", options, ["epochs", "signal", "logEvery", "inFlight", "validation", "checkpoints"]);
+    checkOptions("train", options, ["epochs", "signal", "logEvery", "inFlight", "validation", "checkpoints", "onCompile"]);
     const { validation } = options;
     yield* this.run(options, 10, (again) => {
       const { training, held, chosen } = divide(batches, validation);
@@ -216,7 +216,7 @@ export class Trainer extends Training<Batch> {
     const tokens = this.#check(batch);
     const plan = this.#raw.plan(tokens);
     try {
-      if (plan.missing() > 0) await compileAhead(this.gpu.device, (keep) => void plan.compile(keep));
+      if (plan.missing() > 0) await compileAhead(this.gpu.device, (keep) => void plan.compile(keep), this.onCompile);
     } finally {
       plan.free();
     }

@@ -15,6 +15,8 @@ export interface RunOptions {
   logEvery?: number;
   /** Steps that may run ahead of the GPU; default 3. */
   inFlight?: number;
+  /** Hears of each kernel that is compiled before the first step, side by side and without blocking the page. */
+  onCompile?: (done: number, total: number) => void;
   /** Keep the state now and then and at the end. */
   checkpoints?: {
     /** Where to write it. Without one it is kept in memory alone, for `recover()`. */
@@ -116,6 +118,8 @@ export abstract class Training<B> {
   protected gpu: Gpu;
   /** @internal */
   protected raw: RawTraining;
+  /** Of the training under way. @internal */
+  protected onCompile: ((done: number, total: number) => void) | undefined;
   readonly #accumulation: number;
   #active: "training" | "step" | undefined;
   #pending = 0;
@@ -249,6 +253,9 @@ export abstract class Training<B> {
     }
     integer("inFlight", inFlight);
     checkCheckpoints(checkpoints);
+    if (options.onCompile !== undefined && typeof options.onCompile !== "function") {
+      throw new LoraError("invalid-argument", `onCompile: expected a function, got ${show(options.onCompile)}`);
+    }
     const { epoch: dataOf, length: known, same, data, validation } = prepare(this.#resume !== undefined || epochs > 1);
     const before = this.#resume;
     if (before?.data !== undefined && before.data !== data) {
@@ -258,6 +265,7 @@ export abstract class Training<B> {
       throw new LoraError("checkpoint", `${same.name}: expected the ${before.length} of the saved training, got ${same.length}`);
     }
     this.#enter("training");
+    this.onCompile = options.onCompile;
     const accumulation = this.#accumulation;
     const running: Promise<unknown>[] = [];
     const drain = async (left: number) => {
@@ -373,6 +381,7 @@ export abstract class Training<B> {
     } finally {
       await Promise.allSettled([...running, saving]);
       stopping.end();
+      this.onCompile = undefined;
       try {
         if (!failed) await finish(); // after a break
       } finally {

@@ -74,6 +74,9 @@ pub enum ErrorKind {
     /// The device was lost, for the reason given.
     #[error("the GPU device was lost: {0}")]
     DeviceLost(String),
+    /// A second step while the parts of another are under way.
+    #[error("{0} is under way; expected one step at a time")]
+    Busy(&'static str),
     /// Bytes that are not the checkpoint of such a training.
     #[error("this is no checkpoint of this training: {0}")]
     Checkpoint(String),
@@ -118,6 +121,7 @@ impl ErrorKind {
             ErrorKind::Limit { .. } => "limit",
             ErrorKind::OutOfMemory(_) => "out-of-memory",
             ErrorKind::DeviceLost(_) => "device-lost",
+            ErrorKind::Busy(_) => "busy",
             ErrorKind::Checkpoint(_) => "checkpoint",
             ErrorKind::File { .. } => "file",
             ErrorKind::Incomplete { .. } => "incomplete",
@@ -202,6 +206,10 @@ impl Error {
 
     pub(crate) fn device_lost(text: String) -> Error {
         Error::new(ErrorKind::DeviceLost(text))
+    }
+
+    pub(crate) fn busy(what: &'static str) -> Error {
+        Error::new(ErrorKind::Busy(what))
     }
 
     pub(crate) fn checkpoint(text: String) -> Error {

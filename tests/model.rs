@@ -8,12 +8,12 @@ use std::rc::Rc;
 use common::files::{File, bytes, list};
 use common::{Rng, bits, fresh_gpu, gpu, refused, say};
 use lora_webgpu::io::safetensors::{Dtype, Header};
-use lora_webgpu::io::{Adapter, AdapterConfig, AdapterKind, AdapterModule, NewConfig};
+use lora_webgpu::io::{Adapter, AdapterConfig, AdapterKind, AdapterModule, NewConfig, OtherTensor};
 use lora_webgpu::kernels::nn::Gate;
 use lora_webgpu::{
     AdamW, CausalLM, Family, Generation, Gpu, Input, LanguageTrainer, LoraConfig, ModelConfig, ModelLoader,
-    OptimizerKind, OptimizerOptions, RopeScaling, Sampling, SequencesOptions, Store, TokenBatch, safetensors_sources,
-    shift_labels,
+    OptimizerKind, OptimizerOptions, RopeScaling, Sampling, SequencesOptions, Store, Tensor, TokenBatch,
+    safetensors_sources, shift_labels,
 };
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
 
@@ -38,6 +38,26 @@ async fn load(gpu: &Gpu, folder: &str) -> Rc<CausalLM> {
     }
     let model = loader.finish().unwrap();
     Rc::new(model)
+}
+
+/// All that is trained, with its gradient, by PEFT's keys.
+fn all_trained(model: &CausalLM) -> Vec<(String, Tensor, Tensor)> {
+    let mut all = Vec::new();
+    for lora in model.loras() {
+        let (name, weight, grad) = (lora.name().unwrap().to_string(), lora.weight(), lora.grad());
+        let [a, b] = match lora.is_embedding() {
+            true => ["lora_embedding_A", "lora_embedding_B"],
+            false => ["lora_A.weight", "lora_B.weight"],
+        };
+        all.push((format!("{name}.{a}"), weight.a, grad.a));
+        all.push((format!("{name}.{b}"), weight.b, grad.b));
+        let own = &lora.active()[0];
+        for (end, more) in [("lora_magnitude_vector", own.magnitude()), ("lora_B.bias", own.lora_bias())] {
+            all.extend(more.map(|more| (format!("{name}.{end}"), more.value.clone(), more.grad.clone())));
+        }
+    }
+    all.extend(model.trained_whole().into_iter().map(|(name, trained)| (name, trained.value, trained.grad)));
+    all
 }
 
 /// Puts the adapter of a folder on a model.
@@ -122,8 +142,8 @@ async fn golden_models() {
         let trace = File::read(&format!("{folder}/trace.safetensors")).await;
         let tokens = Tokens::of(&trace);
         let model = load(&gpu, &folder).await;
-        let logits = model.logits(tokens.batch, &tokens.input()).await.unwrap();
-        let base = compare_logits(&format!("{folder} base logits"), &trace, "logits_base", &tokens, &logits);
+        let logits_base = model.logits(tokens.batch, &tokens.input()).await.unwrap();
+        let base = compare_logits(&format!("{folder} base logits"), &trace, "logits_base", &tokens, &logits_base);
         add_adapter(&model, &format!("{folder}/adapter_start")).await;
         let logits = model.logits(tokens.batch, &tokens.input()).await.unwrap();
         let start = compare_logits(&format!("{folder} start logits"), &trace, "logits_start", &tokens, &logits);
@@ -141,30 +161,44 @@ async fn golden_models() {
             }
             // The sum over all labels that count.
             let counted = tokens.labels.iter().filter(|label| **label != -100).count() as f32;
-            for lora in model.loras() {
-                let name = format!("grad.base_model.model.{}", lora.name().unwrap());
-                let mut parts = vec![
-                    (format!("{name}.lora_A.weight"), lora.grad().a.clone()),
-                    (format!("{name}.lora_B.weight"), lora.grad().b.clone()),
-                ];
-                if let Some(magnitude) = lora.active()[0].magnitude() {
-                    let key = trace.names().find(|key| key.starts_with(&format!("{name}.lora_magnitude"))).unwrap();
-                    parts.push((key.to_string(), magnitude.grad.clone()));
-                }
-                for (key, tensor) in parts {
-                    let got: Vec<f32> = tensor.read().await.unwrap().iter().map(|g| g / counted).collect();
-                    let golden = trace.tensor(&key);
-                    let share = assert_within(&format!("{folder} {key}"), &got, golden, 1e-4 * largest(golden));
-                    gradients = gradients.max(share);
-                    count += 1;
-                }
+            for (name, _, tensor) in all_trained(&model) {
+                let prefix = format!("grad.base_model.model.{name}");
+                let key = trace.names().find(|key| key.starts_with(&prefix)).unwrap_or_else(|| panic!("{prefix}"));
+                let got: Vec<f32> = tensor.read().await.unwrap().iter().map(|g| g / counted).collect();
+                let golden = trace.tensor(key);
+                let share = assert_within(&format!("{folder} {key}"), &got, golden, 1e-4 * largest(golden));
+                gradients = gradients.max(share);
+                count += 1;
             }
         }
         assert_eq!(count, trace.names().filter(|name| name.starts_with("grad.")).count(), "{folder}");
         let got: Vec<f32> = trainer.records(0).await.unwrap().iter().map(|record| record.loss).collect();
         assert_within(&format!("{folder} first loss"), &got[..1], &losses[..1], 2e-5);
         let worst = assert_within(&format!("{folder} losses"), &got, &losses, 2e-4);
+        for (name, tensor, _) in all_trained(&model) {
+            let key = format!("final.base_model.model.{name}");
+            if !trace.has(&key) {
+                continue;
+            }
+            let (got, golden) = (tensor.read().await.unwrap(), trace.tensor(&key));
+            let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+            let off = norm(&mut got.iter().zip(golden).map(|(a, b)| a - b)) / norm(&mut golden.iter().copied());
+            assert!(off <= 1e-4, "{folder} {key}: off by {off:e} of its length at the end");
+        }
         trainer.destroy();
+        if trace.has("logits_end") {
+            model.remove_adapters().unwrap();
+            assert_eq!(model.logits(tokens.batch, &tokens.input()).await.unwrap(), logits_base, "{folder} without");
+            add_adapter(&model, &format!("{folder}/adapter_end")).await;
+            let logits = model.logits(tokens.batch, &tokens.input()).await.unwrap();
+            compare_logits(&format!("{folder} end logits"), &trace, "logits_end", &tokens, &logits);
+            model.set_adapter_enabled(false);
+            assert_eq!(
+                model.logits(tokens.batch, &tokens.input()).await.unwrap(),
+                logits_base,
+                "{folder} switched off"
+            );
+        }
         model.destroy();
         compared += 1;
         say(&format!(
@@ -212,11 +246,11 @@ fn random_model(gpu: &Gpu, family: Family, tied: bool) -> Rc<CausalLM> {
     Rc::new(model)
 }
 
-/// Adapters of different ranks on every third linear layer, or all, with B of numbers.
+/// Adapters of different ranks on every third module and the head, or all, with B of numbers.
 fn random_adapters(model: &CausalLM, all: bool, dropout: f64) {
     let rng = &mut Rng(6);
-    let names: Vec<String> = model.linears().iter().map(|linear| linear.name().to_string()).collect();
-    for (i, name) in names.iter().enumerate().filter(|(i, _)| all || i % 3 == 1) {
+    let names: Vec<String> = model.modules().into_iter().map(|module| module.name).collect();
+    for (i, name) in names.iter().enumerate().filter(|(i, name)| all || i % 3 == 0 || *name == "lm_head") {
         let options = LoraConfig { dropout, seed: i as u64, ..LoraConfig::new(1 + i % 4, 3.0) };
         let lora = model.add_lora(name, &options).unwrap();
         let b = lora.weight().b;
@@ -538,7 +572,14 @@ async fn what_does_not_fit_a_model_is_refused() {
         "invalid-argument",
         &["layers.7"],
     );
-    refused("the head", model.add_lora("lm_head", &LoraConfig::new(2, 2.0)), "unsupported", &["lm_head"]);
+    let [dora, biased] = [(true, false), (false, true)].map(|(use_dora, lora_bias)| LoraConfig {
+        use_dora,
+        lora_bias,
+        ..LoraConfig::new(2, 2.0)
+    });
+    refused("DoRA of the head", model.add_lora("lm_head", &dora), "unsupported", &["DoRA", "lm_head"]);
+    refused("DoRA of the table", model.add_lora("model.embed_tokens", &dora), "unsupported", &["DoRA", "embed_tokens"]);
+    refused("its bias", model.add_lora("model.embed_tokens", &biased), "unsupported", &["lora_bias", "embed_tokens"]);
     random_adapters(&model, false, 0.0);
     let twice = model.loras()[0].name().unwrap().to_string();
     refused("twice", model.add_lora(&twice, &LoraConfig::new(2, 2.0)), "invalid-argument", &[&twice]);
@@ -595,12 +636,13 @@ async fn a_loaded_adapter_is_saved_as_it_was() {
         ];
         let adapter = Adapter::read(&config, &weights, true).unwrap();
         model.load_adapter(&adapter).unwrap();
-        let saved = model.save_adapter(&adapter.config).await.unwrap();
+        let mut saved = model.save_adapter(&adapter.config).await.unwrap();
+        // PEFT's copies of what is frozen are not kept.
+        let copies = adapter.others.iter().filter(|other| other.name.ends_with(".base_layer.weight"));
+        saved.others.extend(copies.cloned());
         assert!(saved.weights(Dtype::F32).unwrap() == weights, "{folder}: other weights");
         assert!(saved.config.to_json().as_bytes() == config, "{folder}: another configuration");
-        for lora in model.loras() {
-            model.remove_lora(&lora);
-        }
+        model.remove_adapters().unwrap();
         let fresh = model.new_adapter(&adapter.config, 3).unwrap();
         assert_eq!(fresh.len(), adapter.modules.len(), "{folder}: the modules that PEFT chose");
         for (lora, module) in fresh.iter().zip(&saved.modules) {
@@ -608,6 +650,95 @@ async fn a_loaded_adapter_is_saved_as_it_was() {
         }
         model.destroy();
     }
+}
+
+/// The configuration of an adapter with these fields.
+fn adapter_config(targets: &[&str], fields: &[(&str, &str)]) -> AdapterConfig {
+    let targets: Vec<String> = targets.iter().map(|name| name.to_string()).collect();
+    let new = NewConfig { rank: 3, alpha: 6.0, target_modules: &targets, ranks: &[], alphas: &[], base_model: None };
+    let mut config = AdapterConfig::new(&new).unwrap();
+    fields.iter().for_each(|(key, value)| config.set(key, value).unwrap());
+    config
+}
+
+/// New adapters at both ends and modules that are trained whole begin as the base does, hold what was estimated, and leave
+/// nothing when they are taken away.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn adapters_at_the_ends_and_whole_modules_hold_what_was_estimated_and_leave_nothing() {
+    let gpu = gpu().await;
+    for (targets, saved) in [
+        (&["embed_tokens", "q_proj"][..], r#"["lm_head", "norm", "layers.1.mlp"]"#),
+        (&["lm_head"][..], r#"["embed_tokens", "q_norm"]"#),
+        (&["embed_tokens", "lm_head", "v_proj"][..], "null"),
+    ] {
+        let model = random_model(&gpu, Family::Qwen3, targets.len() > 1);
+        let ids = random_ids(&mut Rng(3), 60);
+        let labels = shift_labels(30, &ids);
+        let input = Input { input_ids: &ids, labels: Some(&labels), ..Input::default() };
+        let base = model.logits(2, &input).await.unwrap();
+        let config = adapter_config(targets, &[("modules_to_save", saved)]);
+        let (mut left, mut last) = (Vec::new(), None);
+        for _ in 0..2 {
+            let estimate = model.estimate(&config, 2, 30, true).unwrap();
+            model.new_adapter(&config, 4).unwrap();
+            assert!(bits(&model.logits(2, &input).await.unwrap()) == bits(&base), "a new adapter changes nothing");
+            let trainer = LanguageTrainer::new(&model, sgd(), SequencesOptions::default(), 0).unwrap();
+            for _ in 0..3 {
+                trainer.step(&[TokenBatch { batch: 2, input }]).await.unwrap();
+            }
+            let losses: Vec<f32> = trainer.records(0).await.unwrap().iter().map(|record| record.loss).collect();
+            assert!(losses[2] < losses[1] && losses[1] < losses[0], "{targets:?} {saved}: {losses:?}");
+            let held = gpu.memory().bytes;
+            let share = estimate.total() as f64 / held as f64;
+            say(&format!("{targets:?}, whole {saved}: {} bytes estimated, {held} held", estimate.total()));
+            assert!((share - 1.0).abs() < 0.1, "{share}");
+            let saved = model.save_adapter(&config).await.unwrap();
+            let learned = model.logits(2, &input).await.unwrap();
+            trainer.destroy();
+            last = Some((saved, learned));
+            model.set_adapter_enabled(false);
+            assert!(bits(&model.logits(2, &input).await.unwrap()) == bits(&base), "switched off");
+            model.remove_adapters().unwrap();
+            assert!(bits(&model.logits(2, &input).await.unwrap()) == bits(&base), "taken away");
+            left.push(gpu.memory());
+        }
+        assert_eq!(left[1], left[0], "what was allocated is freed");
+        let (saved, learned) = last.unwrap();
+        model.load_adapter(&saved).unwrap();
+        assert!(bits(&model.logits(2, &input).await.unwrap()) == bits(&learned), "loaded again");
+        model.destroy();
+    }
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn whole_modules_that_cannot_be_trained_are_refused_by_name() {
+    let gpu = gpu().await;
+    let model = random_model(&gpu, Family::Llama, true);
+    let new = |targets: &[&str], fields: &[(&str, &str)]| model.new_adapter(&adapter_config(targets, fields), 0);
+    let unknown = [("modules_to_save", r#"["lm_head", "score"]"#)];
+    refused("no such module", new(&["q_proj"], &unknown), "unmatched", &["modules_to_save", "score"]);
+    let both = [("modules_to_save", r#"["proj"]"#)];
+    refused("both", new(&["q_proj"], &both), "unsupported", &["q_proj", "modules_to_save"]);
+    refused("DoRA", new(&["lm_head"], &[("use_dora", "true")]), "unsupported", &["DoRA", "lm_head"]);
+    refused("a bias", new(&["embed_tokens"], &[("lora_bias", "true")]), "unsupported", &["lora_bias", "embed_tokens"]);
+    let tying = [("ensure_weight_tying", "true")];
+    refused("tied adapters", new(&["lm_head"], &tying), "unsupported", &["ensure_weight_tying"]);
+    let config = adapter_config(&["q_proj"], &[("modules_to_save", r#"["norm"]"#)]);
+    model.new_adapter(&config, 0).unwrap();
+    refused("a second one", model.new_adapter(&config, 0), "invalid-argument", &["adapter"]);
+    let mut saved = model.save_adapter(&config).await.unwrap();
+    model.remove_adapters().unwrap();
+    let before = gpu.memory();
+    let norm = saved.others.pop().unwrap();
+    refused("a norm missing", model.load_adapter(&saved), "unmatched", &[norm.name.as_str()]);
+    saved.others.push(OtherTensor { name: "model.norm.bias".into(), ..norm.clone() });
+    refused("another part", model.load_adapter(&saved), "unmatched", &[norm.name.as_str()]);
+    saved.others.pop();
+    saved.others.push(OtherTensor { data: norm.data[4..].to_vec(), ..norm });
+    refused("a short norm", model.load_adapter(&saved), "shape", &["36", "35"]);
+    assert!(model.loras().is_empty() && model.trained_whole().is_empty());
+    assert_eq!(gpu.memory(), before);
+    model.destroy();
 }
 
 /// Whatever of a loaded adapter does not fit, the model is left as it was.
@@ -761,6 +892,42 @@ async fn a_refused_step_updates_nothing_and_holds_nothing() {
     model.destroy();
 }
 
+/// Two steps at once would share gradients and sums: the second is refused, and the first is as if there had been none.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_second_pending_step_is_refused() {
+    let gpu = gpu().await;
+    let run = async |twice: bool| {
+        let model = random_model(&gpu, Family::Llama, true);
+        random_adapters(&model, false, 0.0);
+        let trainer = LanguageTrainer::new(&model, sgd(), SequencesOptions::default(), 0).unwrap();
+        let ids = [random_ids(&mut Rng(8), 33), random_ids(&mut Rng(9), 33)];
+        let labels = [shift_labels(11, &ids[0]), shift_labels(11, &ids[1])];
+        let batch = |i: usize| TokenBatch {
+            batch: 3,
+            input: Input { input_ids: &ids[i], labels: Some(&labels[i]), ..Input::default() },
+        };
+        // One that nobody waits for is forgotten.
+        drop(trainer.step(&[batch(1)]));
+        let first = trainer.step(&[batch(0)]);
+        if twice {
+            refused("a second step", trainer.step(&[batch(1)]).await, "busy", &["step", "one"]);
+        }
+        first.await.unwrap();
+        trainer.step(&[batch(1)]).await.unwrap();
+        let records = trainer.records(0).await.unwrap();
+        assert_eq!((records.len(), trainer.attempts()), (2, 2));
+        let mut values: Vec<f32> = records.iter().flat_map(|record| [record.loss, record.grad_norm]).collect();
+        for lora in model.loras() {
+            values.extend(lora.weight().b.read().await.unwrap());
+        }
+        trainer.destroy();
+        model.destroy();
+        values
+    };
+    let (once, twice) = (run(false).await, run(true).await);
+    assert!(bits(&once) == bits(&twice), "other bits");
+}
+
 // ── generation ──
 
 /// Tokens until there are no more, and the logits that each was chosen from.
@@ -831,9 +998,9 @@ async fn golden_greedy_tokens() {
         add_adapter(&model, &format!("{folder}/adapter_end")).await;
         let (adapted, logits) = generated(&begin()).await;
         let adapted_worst = compare_cached(&format!("{folder} adapted"), &model, prompt, &adapted, &logits).await;
-        model.loras().iter().for_each(|lora| lora.set_enabled(false));
+        model.set_adapter_enabled(false);
         assert_eq!(generated(&begin()).await.0, expected, "{folder} with its adapter off");
-        model.loras().iter().for_each(|lora| lora.set_enabled(true));
+        model.set_adapter_enabled(true);
         assert_eq!(generated(&begin()).await.0, adapted, "{folder} with its adapter on again");
         model.destroy();
         compared += 1;

@@ -13,7 +13,7 @@ use lora_webgpu::io::safetensors::{Dtype, Entry, Header, from_f32, write};
 use lora_webgpu::io::{Adapter, AdapterConfig, NewConfig};
 use lora_webgpu::{
     AdamW, CausalLM, Family, Gpu, Input, LanguageTrainer, ModelConfig, ModelLoader, OptimizerKind, OptimizerOptions,
-    Result, RopeScaling, SequencesOptions, Store, TokenBatch, gguf_sources, safetensors_sources, shift_labels,
+    Result, RopeScaling, SequencesOptions, Store, Ternary, TokenBatch, gguf_sources, safetensors_sources, shift_labels,
 };
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
 
@@ -226,6 +226,8 @@ fn gguf_name(name: &str) -> String {
         ("mlp.down_proj", "ffn_down"),
         ("input_layernorm", "attn_norm"),
         ("post_attention_layernorm", "ffn_norm"),
+        ("self_attn.attn_sub_norm", "attn_sub_norm"),
+        ("mlp.ffn_sub_norm", "ffn_sub_norm"),
     ];
     let rest = base.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
     let own = rest.map_or(base, |(_, own)| own);
@@ -233,14 +235,8 @@ fn gguf_name(name: &str) -> String {
     rest.map_or(format!("{short}.{part}"), |(layer, _)| format!("blk.{layer}.{short}.{part}"))
 }
 
-/// The file that llama.cpp's converter makes of a model, weights of this type.
-fn as_gguf(golden: &Golden, kind: u32) -> Vec<u8> {
-    let c = golden.parsed();
-    let architecture = match c.family {
-        Family::Qwen2 => "qwen2",
-        Family::Qwen3 => "qwen3",
-        _ => "llama",
-    };
+/// What llama.cpp's converter says of a model.
+fn metadata(c: &ModelConfig, architecture: &str) -> Vec<(String, Value)> {
     let mut metadata = vec![("general.architecture".to_string(), Value::Text(architecture.into()))];
     let sizes = [
         ("context_length", c.max_positions),
@@ -258,6 +254,20 @@ fn as_gguf(golden: &Golden, kind: u32) -> Vec<u8> {
     metadata.push((format!("{architecture}.attention.layer_norm_rms_epsilon"), Value::F32(c.rms_norm_eps as f32)));
     metadata.push((format!("{architecture}.rope.freq_base"), Value::F32(c.rope_theta as f32)));
     metadata.push(("tokenizer.ggml.tokens".into(), Value::Texts(vec!["a".into(), "b".into()])));
+    metadata
+}
+
+/// The file that llama.cpp's converter makes of a model, weights of this type.
+fn as_gguf(golden: &Golden, kind: u32) -> Vec<u8> {
+    let c = golden.parsed();
+    let architecture = match c.family {
+        Family::Qwen2 => "qwen2",
+        Family::Qwen3 => "qwen3",
+        Family::Bitnet if kind == 1 => "bitnet-b1.58",
+        Family::Bitnet => "bitnet",
+        Family::Llama | Family::Mistral => "llama",
+    };
+    let metadata = metadata(&c, architecture);
     let mut tensors: Vec<Tensor> = golden
         .tensors
         .iter()
@@ -304,9 +314,6 @@ async fn a_gguf_file_is_the_model_it_was_made_of() {
     let gpu = gpu().await;
     for golden in Golden::some().await {
         let config = golden.parsed();
-        if config.family == Family::Bitnet {
-            continue;
-        }
         let whole = safetensors(&golden.tensors, Dtype::F32);
         let plain = load_safetensors(&gpu, &golden.config, &whole, Store::AsIs).unwrap();
         let expected = results(&plain, &golden).await;
@@ -335,6 +342,90 @@ async fn a_gguf_file_is_the_model_it_was_made_of() {
             compare(&name, &results(&model, &golden).await, &results(&reference, &golden).await);
         }
     }
+}
+
+/// bitnet.cpp's file of a model whose linear modules are ternary, in I2_S, beside transformers' file of the same.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn a_ternary_gguf_file_is_the_model_it_was_made_of() {
+    let gpu = gpu().await;
+    let golden = Golden::read("models/bitnet_ternary").await;
+    let mut config = golden.parsed();
+    // I2_S has whole blocks of 128.
+    (config.hidden_size, config.intermediate_size, config.heads) = (128, 256, 8);
+    (config.layers, config.ternary) = (1, Some(Ternary::Multiply));
+    let rng = &mut Rng(21);
+    let (mut own, mut theirs) = (Vec::new(), Vec::new());
+    let kv = config.kv_heads * config.head_dim;
+    let linears = [
+        ("self_attn.q_proj", 128, 128),
+        ("self_attn.k_proj", kv, 128),
+        ("self_attn.v_proj", kv, 128),
+        ("self_attn.o_proj", 128, 128),
+        ("mlp.gate_proj", 256, 128),
+        ("mlp.up_proj", 256, 128),
+        ("mlp.down_proj", 128, 256),
+    ];
+    for (name, rows, columns) in linears {
+        let name = format!("model.layers.0.{name}");
+        let codes: Vec<u8> = rng.numbers(rows * columns).iter().map(|v| ((v.abs() * 3.0) as u8).min(2)).collect();
+        let scale = 0.02 + 0.01 * rng.number().abs();
+        let quarter = rows / 4;
+        let packed = (0..quarter * columns).map(|i| (0..4).map(|k| codes[i + k * quarter * columns] << (2 * k)).sum());
+        own.push((format!("{name}.weight"), Dtype::U8, vec![quarter, columns], packed.collect()));
+        own.push((format!("{name}.weight_scale"), Dtype::F32, vec![1], scale.to_le_bytes().to_vec()));
+        let mut bytes: Vec<u8> = Vec::new();
+        for block in codes.chunks(128) {
+            bytes.extend((0..32).map(|j| block[j] << 6 | block[32 + j] << 4 | block[64 + j] << 2 | block[96 + j]));
+        }
+        bytes.extend(scale.to_le_bytes());
+        bytes.extend([7; 28]);
+        theirs.push(Tensor { name: gguf_name(&format!("{name}.weight")), shape: vec![rows, columns], kind: 36, bytes });
+    }
+    let mut floats = vec![
+        ("model.embed_tokens.weight".to_string(), vec![config.vocab_size, 128]),
+        ("model.norm.weight".into(), vec![128]),
+    ];
+    for (name, width) in [
+        ("input_layernorm", 128),
+        ("post_attention_layernorm", 128),
+        ("self_attn.attn_sub_norm", 128),
+        ("mlp.ffn_sub_norm", 256),
+    ] {
+        floats.push((format!("model.layers.0.{name}.weight"), vec![width]));
+    }
+    for (name, shape) in floats {
+        let values: Vec<f32> = rng.numbers(shape.iter().product()).iter().map(|v| 0.5 + 0.3 * v).collect();
+        let bytes = quantize(0, &values);
+        theirs.push(Tensor { name: gguf_name(&name), shape: shape.clone(), kind: 0, bytes: bytes.clone() });
+        own.push((name, Dtype::F32, shape, bytes));
+    }
+    let mut entries = Vec::new();
+    for (name, dtype, shape, data) in &own {
+        entries.push(Entry { name, dtype: *dtype, shape, data });
+    }
+    let written = write(&entries, &[]);
+    let header = Header::parse("model.safetensors", &written, written.len() as u64).unwrap();
+    let mut loader = ModelLoader::new(&gpu, config.clone(), safetensors_sources(0, &header), Store::AsIs).unwrap();
+    fill(&mut loader, &written).unwrap();
+    let expected = Rc::new(loader.finish().unwrap());
+    let model = load_gguf(&gpu, &file(&metadata(&config, "bitnet-b1.58"), &theirs), Store::AsIs).unwrap();
+    assert_eq!(model.bytes(), expected.bytes());
+    let ids: Vec<i32> = (0..40).map(|i| i * 7 % config.vocab_size as i32).collect();
+    let input = Input { input_ids: &ids, ..Input::default() };
+    let [got, expected] = [model.logits(2, &input).await.unwrap(), expected.logits(2, &input).await.unwrap()];
+    assert!(got == expected && got.iter().any(|v| v.abs() > 0.1), "other logits");
+    // Of a table and of another kind of ternary blocks it is not done.
+    for (kind, name, at) in [(36, "I2_S", "token_embd.weight"), (35, "TQ2_0", "blk.0.ffn_down.weight")] {
+        let i = theirs.iter().position(|tensor| tensor.name == at).unwrap();
+        let (before, bytes) = (theirs[i].kind, theirs[i].bytes.clone());
+        theirs[i].kind = kind;
+        let len = bytes.len().max(1 << 15);
+        theirs[i].bytes.resize(len, 0);
+        let other = file(&metadata(&config, "bitnet"), &theirs);
+        refused(name, load_gguf(&gpu, &other, Store::AsIs), "unsupported", &[name, "Q8_0", "I2_S"]);
+        (theirs[i].kind, theirs[i].bytes) = (before, bytes);
+    }
+    model.destroy();
 }
 
 /// Each tensor says which of the files it is in.

@@ -1,9 +1,11 @@
-// output[row] = weight[ids[row]].
+// output[row] = weight[ids[row]], where the features of an id lie column_stride apart and those of the next row_stride further.
 struct Params {
     rows: u32,
     features: u32,
+    row_stride: u32,
+    column_stride: u32,
 }
-@group(0) @binding(0) var<storage, read> weight: array<f32>; // [vocabulary, features]
+@group(0) @binding(0) var<storage, read> weight: array<f32>; // [vocabulary, features], or [features, vocabulary]
 @group(0) @binding(1) var<storage, read> ids: array<i32>; // [rows]
 @group(0) @binding(2) var<storage, read_write> output: array<f32>; // [rows, features]
 @group(0) @binding(3) var<uniform> params: Params;
@@ -16,5 +18,5 @@ fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) group
     if i >= params.rows * params.features {
         return;
     }
-    output[i] = weight[u32(ids[i / params.features]) * params.features + i % params.features];
+    output[i] = weight[u32(ids[i / params.features]) * params.row_stride + i % params.features * params.column_stride];
 }

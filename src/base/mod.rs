@@ -245,6 +245,19 @@ impl FrozenLinear {
         })
     }
 
+    /// A copy of the weight `[out_features, in_features]` in f32, submitted.
+    pub(crate) fn to_f32(&self, label: &str) -> Result<Tensor> {
+        let copy = Tensor::zeros(&self.gpu, label, &[self.out_features, self.in_features])?;
+        let all: Vec<i32> = (0..self.out_features as i32).collect();
+        let rec = Recording::new(&self.gpu);
+        let ids = Tensor::integers(&self.gpu, label, &[self.out_features], Some(&all))?;
+        self.embed(&rec, &ids, &copy)?;
+        // What the GPU process may still find wrong with it, it finds in the first step again, whose promise says so.
+        drop(rec.try_submit()?);
+        ids.destroy_storage();
+        Ok(copy)
+    }
+
     /// Records `squares[row] = ‖W[row]‖²`, `squares [out_features]`.
     pub(crate) fn row_squares(&self, rec: &Recording, squares: &Tensor) -> Result<()> {
         self.shards.iter().try_for_each(|(first, part)| row_squares::record(rec, part, squares, *first))

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -457,6 +458,23 @@ impl Tensor {
         }
         let place = self.place()?;
         Ok(Tensor::typed_view(self.gpu(), self.label(), self.dtype(), shape, &place.storage, place.offset))
+    }
+
+    /// Rows of a matrix or elements of a vector, in the same place.
+    ///
+    /// # Errors
+    /// [`Shape`](crate::error::ErrorKind::Shape) where there are none of them, or they do not begin at a multiple of 256 bytes.
+    pub(crate) fn rows(&self, range: &Range<usize>) -> Result<Tensor> {
+        let row: usize = self.shape()[1..].iter().product();
+        let place = self.place()?;
+        let offset = 4 * (range.start * row) as u64;
+        if range.is_empty() || range.end > self.shape()[0] || !offset.is_multiple_of(ALIGN) {
+            let expected = format!("a range of rows of {} that begins at 256 bytes", show(self.shape()));
+            return Err(Error::shape(self.label(), expected, format!("{}..{}", range.start, range.end)));
+        }
+        let shape: Vec<usize> = [range.len()].iter().chain(&self.shape()[1..]).copied().collect();
+        let offset = place.offset + offset;
+        Ok(Tensor::typed_view(self.gpu(), self.label(), self.dtype(), &shape, &place.storage, offset))
     }
 
     /// All elements as rows of `columns`, in the same place.

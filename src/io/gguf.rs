@@ -83,7 +83,7 @@ impl Array {
 pub struct GgmlType(pub u32);
 
 /// Number, name, elements of a block, bytes of a block.
-const GGML_TYPES: [(u32, &str, u64, u64); 31] = [
+const GGML_TYPES: [(u32, &str, u64, u64); 32] = [
     (0, "F32", 1, 4),
     (1, "F16", 1, 2),
     (2, "Q4_0", 32, 18),
@@ -115,6 +115,7 @@ const GGML_TYPES: [(u32, &str, u64, u64); 31] = [
     (30, "BF16", 1, 2),
     (34, "TQ1_0", 256, 54),
     (35, "TQ2_0", 256, 66),
+    (36, "I2_S", 4, 1), // bitnet.cpp's
 ];
 
 impl GgmlType {
@@ -130,6 +131,8 @@ impl GgmlType {
     pub const Q8_0: GgmlType = GgmlType(8);
     /// Numbers of 2 bytes, f32's upper half.
     pub const BF16: GgmlType = GgmlType(30);
+    /// bitnet.cpp's ternary codes in 2 bits, 128 of them in 32 bytes, and behind all of them one f32, their scale, and 28 bytes more.
+    pub const I2_S: GgmlType = GgmlType(36);
 
     fn entry(self) -> Option<&'static (u32, &'static str, u64, u64)> {
         GGML_TYPES.iter().find(|(number, ..)| *number == self.0)
@@ -351,7 +354,8 @@ fn tensor(cursor: &mut Cursor) -> Result<GgufTensor> {
         kind.entry().ok_or_else(|| Error::file(&name, format!("is of the unknown type {}", kind.0)))?;
     let count = shape.iter().try_fold(1, |product: u64, d| product.checked_mul(*d as u64));
     let whole = shape.last().is_none_or(|row| (*row as u64).is_multiple_of(*elements));
-    let length = count.filter(|_| whole).and_then(|count| (count / elements).checked_mul(*bytes));
+    let more = if kind == GgmlType::I2_S { 32 } else { 0 };
+    let length = count.filter(|_| whole).and_then(|count| (count / elements).checked_mul(*bytes)?.checked_add(more));
     let end = length.and_then(|length| offset.checked_add(length));
     let end = end.ok_or_else(|| Error::file(&name, "is of a size that its type cannot have"))?;
     Ok(GgufTensor { name, kind, shape, range: offset..end })
@@ -469,11 +473,13 @@ fn from_gguf_name(name: &str) -> Option<String> {
 }
 
 /// Norms of a layer, as [`LAYER_NAMES`].
-const NORM_NAMES: [(&str, &str); 4] = [
+const NORM_NAMES: [(&str, &str); 6] = [
     ("input_layernorm", "attn_norm"),
     ("post_attention_layernorm", "ffn_norm"),
     ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
+    ("self_attn.attn_sub_norm", "attn_sub_norm"),
+    ("mlp.ffn_sub_norm", "ffn_sub_norm"),
 ];
 
 /// Hugging Face's name of a model's tensor, with its `.weight` or `.bias`; a name that is not known stays.

@@ -49,9 +49,10 @@ pub(crate) fn twice<'a>(count: usize, text: &dyn Fn(usize) -> &'a str) -> Option
     order.windows(2).find(|pair| text(pair[0]) == text(pair[1])).map(|pair| pair[0])
 }
 
+pub(crate) use adapter::name_in_model;
 pub use adapter::{Adapter, AdapterKind, AdapterModule, OtherTensor, Report};
 pub use combine::Combination;
 pub use config::{AdapterConfig, InitLoraWeights, ModelModule, ModuleConfig, ModuleKind, NewConfig, Targets};
 pub use formats::{Format, HesperWidths};
 pub use gguf::GgufModel;
-pub use init::{Start, initialize};
+pub use init::{Start, embedding_b, initialize};

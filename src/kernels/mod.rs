@@ -103,6 +103,7 @@ static ONE_BY_ONE: &[&Kernel] = &[
     &nn::attention_step::KERNEL,
     &nn::cache_write::KERNEL,
     &nn::embedding::KERNEL,
+    &nn::embedding_grad::KERNEL,
     &nn::gated::KERNEL,
     &nn::gated_grad::KERNEL,
     &nn::norm::KERNEL,

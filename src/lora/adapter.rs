@@ -47,7 +47,7 @@ struct Owner {
 
 impl Trained {
     /// Zeros.
-    fn new(gpu: &Gpu, label: &str, shape: &[usize]) -> Result<Trained> {
+    pub(crate) fn new(gpu: &Gpu, label: &str, shape: &[usize]) -> Result<Trained> {
         Ok(Trained { value: Tensor::zeros(gpu, label, shape)?, grad: Tensor::zeros(gpu, label, shape)? })
     }
 }

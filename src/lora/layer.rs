@@ -24,6 +24,9 @@ pub struct LoraLinear {
     gpu: Gpu,
     name: Option<String>,
     base: FrozenLinear,
+    /// Whether the base is a table `[vocabulary, width]` of which tokens take rows; then `A` is `[rank, vocabulary]` and `B`
+    /// `[width, rank]`.
+    embedding: bool,
     /// With whether each is active, in the order in which they were added.
     adapters: RefCell<Vec<(Rc<Adapter>, bool)>>,
     enabled: Cell<bool>,
@@ -60,6 +63,11 @@ impl Pool {
         }
         tensor.prefix(shape)
     }
+
+    /// Frees the room, once no layer needs it.
+    pub(crate) fn destroy(&self) {
+        self.0.take().iter().for_each(Tensor::destroy_storage);
+    }
 }
 
 /// What a training step's dropout depends on, and where it says what was not finite.
@@ -73,24 +81,24 @@ pub(crate) struct TrainingStep {
 }
 
 #[derive(Clone)]
-struct Workspace {
+pub(super) struct Workspace {
     /// Tokens of the forward pass recorded last, whose activations they hold.
     tokens: usize,
     /// Tokens that there is room for.
     capacity: usize,
     /// With dropout `[tokens, in_features]`: what is left of `x`, and in the backward pass what its gradient is made of.
-    dropped: Option<Tensor>,
+    pub dropped: Option<Tensor>,
     /// In the order of the adapters.
     adapters: Vec<AdapterActivations>,
 }
 
 #[derive(Clone)]
-struct AdapterActivations {
-    adapter: Rc<Adapter>,
+pub(super) struct AdapterActivations {
+    pub adapter: Rc<Adapter>,
     /// `[tokens, rank]`
-    h: Tensor,
+    pub h: Tensor,
     /// `[tokens, rank]`
-    dh: Tensor,
+    pub dh: Tensor,
     dora: Option<Dora>,
 }
 
@@ -102,7 +110,7 @@ impl Workspace {
             Some(pool) => pool.take(gpu, taken.replace(taken.get() + 1), label, &[tokens, columns]),
             None => Tensor::zeros(gpu, label, &[tokens, columns]),
         };
-        let (in_features, out_features) = (layer.base.in_features(), layer.base.out_features());
+        let (in_features, out_features) = (layer.in_features(), layer.out_features());
         let adapters = layer.adapters();
         let activations = |adapter: &Rc<Adapter>| {
             let rank = adapter.weight().rank();
@@ -111,7 +119,7 @@ impl Workspace {
                 adapter.magnitude().map(|_| Dora::new(gpu, u("u")?, u("du")?, rank, out_features)).transpose()?;
             Ok(AdapterActivations { adapter: adapter.clone(), h: zeros("h", rank)?, dh: zeros("dh", rank)?, dora })
         };
-        let dropped = match adapters.iter().any(|adapter| adapter.dropout() > 0.0) {
+        let dropped = match !layer.embedding && adapters.iter().any(|adapter| adapter.dropout() > 0.0) {
             true => Some(zeros("dropped input", in_features)?),
             false => None,
         };
@@ -157,11 +165,35 @@ impl LoraLinear {
     /// # Errors
     /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for what [`LoraConfig::check`] refuses, [`Limit`](crate::error::ErrorKind::Limit) where it does not fit.
     pub fn new(gpu: &Gpu, name: Option<&str>, base: FrozenLinear, config: &LoraConfig) -> Result<LoraLinear> {
+        LoraLinear::on(gpu, name, base, false, config)
+    }
+
+    /// Puts a new adapter on an embedding `[vocabulary, width]`: `output[t] = W[ids[t]] + scaling·B·A[:, ids[t]]`. As every new
+    /// adapter's its B is zero and its A is not; PEFT has it the other way round.
+    ///
+    /// # Errors
+    /// As [`LoraLinear::new`], and [`Unsupported`](crate::error::ErrorKind::Unsupported) for DoRA and a bias beside B.
+    pub(crate) fn embedding(gpu: &Gpu, name: &str, base: FrozenLinear, config: &LoraConfig) -> Result<LoraLinear> {
+        if config.use_dora || config.lora_bias {
+            let what = if config.use_dora { "DoRA" } else { "lora_bias" };
+            return Err(Error::unsupported(format!("{what} on the embedding `{name}`")));
+        }
+        LoraLinear::on(gpu, Some(name), base, true, config)
+    }
+
+    fn on(
+        gpu: &Gpu,
+        name: Option<&str>,
+        base: FrozenLinear,
+        embedding: bool,
+        config: &LoraConfig,
+    ) -> Result<LoraLinear> {
         base.expect_gpu(gpu)?;
         let layer = LoraLinear {
             gpu: gpu.clone(),
             name: name.map(str::to_string),
             base,
+            embedding,
             adapters: RefCell::default(),
             enabled: Cell::new(true),
             merged: Rc::default(),
@@ -185,8 +217,8 @@ impl LoraLinear {
         if self.adapter(name).is_ok() {
             return Err(Error::argument("adapter", "a name that no adapter of the layer has", name));
         }
-        let (in_features, out_features) = (self.base.in_features(), self.base.out_features());
-        let adapter = Rc::new(Adapter::new(&self.gpu, name, in_features, out_features, self.base.bias(), config)?);
+        let bias = self.base.bias();
+        let adapter = Rc::new(Adapter::new(&self.gpu, name, self.in_features(), self.out_features(), bias, config)?);
         if let Some(magnitude) = adapter.magnitude() {
             // B is zero, so that the rows' lengths are those of W.
             dora::start(&self.gpu, &self.base, &self.squares, &adapter, &magnitude.value)?;
@@ -286,6 +318,21 @@ impl LoraLinear {
         &self.base
     }
 
+    /// Whether the base is an embedding.
+    pub fn is_embedding(&self) -> bool {
+        self.embedding
+    }
+
+    /// Columns of `A`; of an embedding as many as there are tokens.
+    pub fn in_features(&self) -> usize {
+        if self.embedding { self.base.out_features() } else { self.base.in_features() }
+    }
+
+    /// Rows of `B`.
+    pub fn out_features(&self) -> usize {
+        if self.embedding { self.base.in_features() } else { self.base.out_features() }
+    }
+
     /// `A` and `B` of the first active adapter.
     pub fn weight(&self) -> LoraWeight {
         self.primary().weight().clone()
@@ -303,7 +350,7 @@ impl LoraLinear {
 
     /// What it is, as a checkpoint says it.
     pub(crate) fn description(&self) -> String {
-        let (rows, columns) = (self.base().out_features(), self.base().in_features());
+        let (rows, columns) = (self.out_features(), self.in_features());
         let adapters: Vec<_> = self.active().iter().map(|adapter| adapter.description()).collect();
         format!("{}[{rows}×{columns}: {}]", self.name().unwrap_or_default(), adapters.join("; "))
     }
@@ -342,7 +389,7 @@ impl LoraLinear {
     /// has, or one with DoRA.
     pub fn forward_rows(&self, rec: &Recording, x: &Tensor, adapters: &[Option<&str>]) -> Result<Tensor> {
         let [tokens, _] = x.matrix("x")?;
-        x.expect_shape("x", &[tokens, self.base.in_features()])?;
+        self.expect_input(x, tokens)?;
         crate::gpu::check_length("adapters", tokens as u64, adapters.len())?;
         for name in adapters.iter().flatten() {
             if self.adapter(name)?.magnitude().is_some() {
@@ -392,7 +439,7 @@ impl LoraLinear {
         step: Option<&TrainingStep>,
     ) -> Result<()> {
         let [tokens, _] = x.matrix("x")?;
-        x.expect_shape("x", &[tokens, self.base.in_features()])?;
+        self.expect_input(x, tokens)?;
         let workspace = self.activations(tokens)?;
         rec.all_or_nothing(|| {
             self.base.forward(rec, x, output)?;
@@ -456,7 +503,7 @@ impl LoraLinear {
         step: Option<&TrainingStep>,
     ) -> Result<()> {
         let [tokens, _] = x.matrix("x")?;
-        x.expect_shape("x", &[tokens, self.base.in_features()])?;
+        self.expect_input(x, tokens)?;
         d_output.expect_shape("d_output", &[tokens, self.base.out_features()])?;
         let workspace = self.activations(tokens)?;
         let last = self.workspaces.borrow()[self.at()].as_ref().map_or(0, |w| w.tokens);
@@ -506,25 +553,44 @@ impl LoraLinear {
             (Some(dora), Some(magnitude)) => dora.backward(rec, magnitude, d_output)?,
             _ => d_output,
         };
-        let kept = drop_out(rec, x, step, mask, dropped)?;
         products::grad_b(rec, du, h, &grad.b, scaling)?;
         products::grad_dh(rec, &weight.b, du, dh)?;
-        products::grad_a(rec, dh, &kept, &grad.a, scaling)?;
+        if a.dora.is_some() && mask.is_some() && d_input.is_some() {
+            add_scaled::record(rec, d_output, du, -1.0)?;
+        }
+        let du = a.dora.as_ref().map(|_| du);
+        self.backward_from_dh(rec, a, du, x, d_input, step, mask, dropped)
+    }
+
+    /// Adds to A's gradient, and to `d_input` what comes through it; with DoRA what comes through the base, too.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn backward_from_dh(
+        &self,
+        rec: &Recording,
+        a: &AdapterActivations,
+        du: Option<&Tensor>,
+        x: &Tensor,
+        d_input: Option<&Tensor>,
+        step: Option<&TrainingStep>,
+        mask: Option<Mask>,
+        dropped: Option<&Tensor>,
+    ) -> Result<()> {
+        let (dh, weight, scaling) = (&a.dh, a.adapter.weight(), a.adapter.scaling());
+        let kept = drop_out(rec, x, step, mask, dropped)?;
+        products::grad_a(rec, dh, &kept, &a.adapter.grad().a, scaling)?;
         let Some(d_input) = d_input else { return Ok(()) };
         match (mask, step, dropped) {
             (Some(mask), Some(step), Some(dropped)) => {
                 // d_input += mask⊙(scaling·dh·A)/(1−p), with DoRA also of (du − d_output)·W.
-                if a.dora.is_some() {
-                    add_scaled::record(rec, d_output, du, -1.0)?;
-                    self.base.backward_input(rec, du, dropped)?;
-                } else {
-                    rec.zero(dropped)?;
+                match du {
+                    Some(du) => self.base.backward_input(rec, du, dropped)?,
+                    None => rec.zero(dropped)?,
                 }
                 products::input_grad(rec, &weight.a, dh, dropped, scaling)?;
                 dropout::record(rec, dropped, &step.state, &step.window, d_input, mask, true)
             }
             _ => {
-                if a.dora.is_some() {
+                if let Some(du) = du {
                     self.base.backward_input(rec, du, d_input)?;
                 }
                 products::input_grad(rec, &weight.a, dh, d_input, scaling)
@@ -532,8 +598,15 @@ impl LoraLinear {
         }
     }
 
+    fn expect_input(&self, x: &Tensor, tokens: usize) -> Result<()> {
+        match self.embedding {
+            true => Err(Error::argument("layer", "a linear one", format!("the embedding `{}`", self.label()))),
+            false => x.expect_shape("x", &[tokens, self.base.in_features()]),
+        }
+    }
+
     /// The active adapters' activations, each with the mask of its dropout, if any.
-    fn taking_part<'a>(
+    pub(super) fn taking_part<'a>(
         &self,
         workspace: &'a Workspace,
         step: Option<&TrainingStep>,
@@ -593,7 +666,6 @@ impl LoraLinear {
     }
 
     /// Fails where an optimiser updates one of its adapters.
-    #[cfg(target_arch = "wasm32")]
     pub(crate) fn refuse_owned(&self) -> Result<()> {
         match self.adapters().iter().any(|adapter| adapter.is_owned()) {
             true => Err(Error::argument("adapter", "one that no trainer updates: dispose of it first", self.label())),
@@ -612,14 +684,14 @@ impl LoraLinear {
         Ok(())
     }
 
-    fn set_tokens(&self, tokens: usize) {
+    pub(super) fn set_tokens(&self, tokens: usize) {
         if let Some(workspace) = self.workspaces.borrow_mut()[self.at()].as_mut() {
             workspace.tokens = tokens;
         }
     }
 
     /// The workspace's first `tokens` rows.
-    fn activations(&self, tokens: usize) -> Result<Workspace> {
+    pub(super) fn activations(&self, tokens: usize) -> Result<Workspace> {
         self.primary().weight().a.place()?;
         let slot = &mut self.workspaces.borrow_mut()[self.at()];
         match slot.as_ref() {
@@ -656,7 +728,7 @@ impl LoraLinear {
 }
 
 /// What `A` sees of `x`: with a mask the rest, which is written to `dropped`.
-fn drop_out(
+pub(super) fn drop_out(
     rec: &Recording,
     x: &Tensor,
     step: Option<&TrainingStep>,

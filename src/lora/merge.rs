@@ -34,6 +34,9 @@ impl LoraLinear {
         if self.is_merged() {
             return refuse("none that is merged already", "merged ones");
         }
+        if self.is_embedding() {
+            return refuse("those of a linear layer", self.label());
+        }
         if active.is_empty() {
             return refuse("an active one to merge", "none");
         }

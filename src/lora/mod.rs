@@ -5,8 +5,9 @@ mod config;
 mod dora;
 mod layer;
 mod merge;
-mod products;
+pub(crate) mod products;
 mod recording;
+mod vocabulary;
 mod weight;
 
 pub use adapter::{Adapter, Trained};

@@ -14,7 +14,7 @@ fn rows(name: &str, matrix: &Tensor, scale: f32) -> Result<Rows> {
 }
 
 /// Records `h = x·Aᵀ`.
-pub(super) fn project_a(rec: &Recording, a: &Tensor, x: &Tensor, h: &Tensor) -> Result<()> {
+pub(crate) fn project_a(rec: &Recording, a: &Tensor, x: &Tensor, h: &Tensor) -> Result<()> {
     let rows = rows("a", a, 1.0)?;
     let [tokens, _] = x.matrix("x")?;
     x.expect_shape("x", &[tokens, rows.in_features])?;
@@ -26,7 +26,7 @@ pub(super) fn project_a(rec: &Recording, a: &Tensor, x: &Tensor, h: &Tensor) -> 
 }
 
 /// Records `output += scale·(h·Bᵀ)`.
-pub(super) fn fused_b_add(rec: &Recording, b: &Tensor, h: &Tensor, output: &Tensor, scale: f32) -> Result<()> {
+pub(crate) fn fused_b_add(rec: &Recording, b: &Tensor, h: &Tensor, output: &Tensor, scale: f32) -> Result<()> {
     let rows = rows("b", b, scale)?;
     let [tokens, _] = h.matrix("h")?;
     h.expect_shape("h", &[tokens, rows.in_features])?;
@@ -38,7 +38,7 @@ pub(super) fn fused_b_add(rec: &Recording, b: &Tensor, h: &Tensor, output: &Tens
 }
 
 /// Records `d_b += scale·d_outputᵀ·h`.
-pub(super) fn grad_b(rec: &Recording, d_output: &Tensor, h: &Tensor, d_b: &Tensor, scale: f32) -> Result<()> {
+pub(crate) fn grad_b(rec: &Recording, d_output: &Tensor, h: &Tensor, d_b: &Tensor, scale: f32) -> Result<()> {
     let rows = rows("h", h, scale)?;
     let [out_features, rank] = d_b.matrix("d_b")?;
     d_output.expect_shape("d_output", &[rows.count, out_features])?;
@@ -50,7 +50,7 @@ pub(super) fn grad_b(rec: &Recording, d_output: &Tensor, h: &Tensor, d_b: &Tenso
 }
 
 /// Records `dh = d_output·B`.
-pub(super) fn grad_dh(rec: &Recording, b: &Tensor, d_output: &Tensor, dh: &Tensor) -> Result<()> {
+pub(crate) fn grad_dh(rec: &Recording, b: &Tensor, d_output: &Tensor, dh: &Tensor) -> Result<()> {
     let rows = rows("b", b, 1.0)?;
     let [tokens, _] = d_output.matrix("d_output")?;
     d_output.expect_shape("d_output", &[tokens, rows.count])?;
@@ -62,7 +62,7 @@ pub(super) fn grad_dh(rec: &Recording, b: &Tensor, d_output: &Tensor, dh: &Tenso
 }
 
 /// Records `d_a += scale·dhᵀ·x`.
-pub(super) fn grad_a(rec: &Recording, dh: &Tensor, x: &Tensor, d_a: &Tensor, scale: f32) -> Result<()> {
+pub(crate) fn grad_a(rec: &Recording, dh: &Tensor, x: &Tensor, d_a: &Tensor, scale: f32) -> Result<()> {
     let rows = rows("x", x, scale)?;
     let ([tokens, _], [rank, in_features]) = (dh.matrix("dh")?, d_a.matrix("d_a")?);
     dh.expect_shape("dh", &[tokens, rank])?;
@@ -74,7 +74,7 @@ pub(super) fn grad_a(rec: &Recording, dh: &Tensor, x: &Tensor, d_a: &Tensor, sca
 }
 
 /// Records `d_input += scale·(dh·A)`.
-pub(super) fn input_grad(rec: &Recording, a: &Tensor, dh: &Tensor, d_input: &Tensor, scale: f32) -> Result<()> {
+pub(crate) fn input_grad(rec: &Recording, a: &Tensor, dh: &Tensor, d_input: &Tensor, scale: f32) -> Result<()> {
     let rows = rows("a", a, scale)?;
     let [tokens, _] = dh.matrix("dh")?;
     dh.expect_shape("dh", &[tokens, rows.count])?;

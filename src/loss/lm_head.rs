@@ -1,6 +1,7 @@
 //! The cross-entropy of a language model's head over a large vocabulary, which never has all logits at once.
 
-use crate::base::FrozenLinear;
+use std::ops::Range;
+
 use crate::error::Result;
 use crate::gpu::{Gpu, Recording, Tensor};
 use crate::kernels::loss::{lm_head_grad, lm_head_loss, lm_head_stats};
@@ -17,6 +18,19 @@ pub(crate) struct LmHead {
     /// `[rows, 3]`
     stats: Tensor,
 }
+
+/// A head, some of whose classes are there at a time.
+pub(crate) struct Classes<'a> {
+    /// How many there are in all.
+    pub count: usize,
+    /// Records their logits `[rows, classes]`.
+    pub forward: &'a OfClasses<'a>,
+    /// Takes the gradient of these logits back; None for the loss alone. They come from the first class on.
+    pub backward: Option<&'a OfClasses<'a>>,
+}
+
+/// What is done with some of them.
+type OfClasses<'a> = dyn Fn(Range<usize>, &Tensor) -> Result<()> + 'a;
 
 /// Logits that a chunk has at most, unless it is the smallest one: 32 MiB.
 const MOST_LOGITS: usize = 1 << 23;
@@ -39,40 +53,31 @@ impl LmHead {
         chunk.unwrap_or(MOST_LOGITS / rows).next_multiple_of(CLASSES).max(CLASSES).min(classes)
     }
 
-    /// Records the sum of the cross-entropy of `hidden·Wᵀ` with `labels [rows]` over the rows whose label is not −100,
-    /// added to `totals [2]` with their number, and its gradient at `hidden` into `d_hidden` where it is given.
+    /// Records the sum of the cross-entropy of a head's logits with `labels [rows]` over the rows whose label is not −100,
+    /// added to `totals [2]` with their number, and takes its gradient back.
     ///
     /// A first sweep over the chunks makes maximum and sum of each row, a second one makes the logits again, turns them into
-    /// their gradient and takes it back through the weight.
-    pub fn record_sum(
-        &self,
-        rec: &Recording,
-        head: &FrozenLinear,
-        hidden: &Tensor,
-        labels: &Tensor,
-        d_hidden: Option<&Tensor>,
-        totals: &Tensor,
-    ) -> Result<()> {
-        let classes = head.out_features();
-        let chunks: Vec<usize> = (0..classes).step_by(self.chunk).collect();
+    /// their gradient and hands it over.
+    pub fn record_sum(&self, rec: &Recording, classes: &Classes, labels: &Tensor, totals: &Tensor) -> Result<()> {
+        let chunks: Vec<usize> = (0..classes.count).step_by(self.chunk).collect();
         let chunk_of = |first: usize| {
-            let count = self.chunk.min(classes - first);
-            Ok((first..first + count, self.logits.prefix(&[hidden.shape()[0], count])?))
+            let count = self.chunk.min(classes.count - first);
+            Ok((first..first + count, self.logits.prefix(&[labels.len(), count])?))
         };
         for &first in &chunks {
-            let (rows, logits) = chunk_of(first)?;
-            head.forward_rows(rec, rows, hidden, &logits)?;
+            let (range, logits) = chunk_of(first)?;
+            (classes.forward)(range, &logits)?;
             lm_head_stats::record(rec, &logits, labels, &self.stats, first)?;
         }
-        lm_head_loss::record(rec, &self.stats, labels, totals, true, classes, IGNORED)?;
-        let Some(d_hidden) = d_hidden else { return Ok(()) };
+        lm_head_loss::record(rec, &self.stats, labels, totals, true, classes.count, IGNORED)?;
+        let Some(backward) = classes.backward else { return Ok(()) };
         for &first in &chunks {
-            let (rows, logits) = chunk_of(first)?;
+            let (range, logits) = chunk_of(first)?;
             if chunks.len() > 1 {
-                head.forward_rows(rec, rows.clone(), hidden, &logits)?;
+                (classes.forward)(range.clone(), &logits)?;
             }
             lm_head_grad::record(rec, labels, &self.stats, &logits, first, IGNORED)?;
-            head.backward_vocabulary(rec, rows, &logits, d_hidden, first > 0)?;
+            backward(range, &logits)?;
         }
         Ok(())
     }

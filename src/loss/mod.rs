@@ -5,7 +5,7 @@ mod lm_head;
 use crate::error::{Result, show_number};
 use crate::gpu::{Recording, Tensor};
 use crate::kernels::loss::{bce_with_logits, cross_entropy, mean, mse};
-pub(crate) use lm_head::{IGNORED, LmHead};
+pub(crate) use lm_head::{Classes, IGNORED, LmHead};
 
 /// A loss over a batch.
 #[derive(Debug, Clone, Copy, PartialEq)]

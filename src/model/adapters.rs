@@ -3,10 +3,15 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use super::causal_lm::CausalLM;
+use super::causal_lm::{CausalLM, EMBEDDING, HEAD};
 use crate::error::{Error, Result};
-use crate::io::{Adapter, AdapterConfig, AdapterKind, AdapterModule, ModelModule, ModuleKind};
-use crate::lora::{LoraConfig, LoraLinear};
+use crate::gpu::check_length;
+use crate::io::safetensors::{Dtype, from_f32, to_f32};
+use crate::io::{
+    Adapter, AdapterConfig, AdapterKind, AdapterModule, InitLoraWeights, ModelModule, ModuleKind, OtherTensor,
+    embedding_b, initialize, name_in_model,
+};
+use crate::lora::{LoraConfig, LoraLinear, Trained};
 
 impl CausalLM {
     /// The modules that PEFT's `target_modules` choose from, in the model's order.
@@ -20,30 +25,91 @@ impl CausalLM {
             out_features,
             is_output_head,
         };
-        let embedding = module("model.embed_tokens", ModuleKind::Embedding, vocabulary, hidden, false);
+        let embedding = module(EMBEDDING, ModuleKind::Embedding, vocabulary, hidden, false);
         let linears = self.linears();
         let linears = linears.iter().map(|linear| {
             let base = &linear.base;
             module(linear.name(), ModuleKind::Linear, base.in_features(), base.out_features(), false)
         });
-        let head = module("lm_head", ModuleKind::Linear, hidden, vocabulary, true);
+        let head = module(HEAD, ModuleKind::Linear, hidden, vocabulary, true);
         [embedding].into_iter().chain(linears).chain([head]).collect()
     }
 
-    /// Puts a new adapter on the modules that a configuration targets: B zero, A by `seed`.
+    /// Names of the modules that a configuration has trained whole: those whose name, or that of one that they are part of, ends
+    /// so, as PEFT has it.
+    ///
+    /// # Errors
+    /// [`Unmatched`](crate::error::ErrorKind::Unmatched) for an entry of `modules_to_save` that is none.
+    pub(super) fn saved_modules(&self, config: &AdapterConfig) -> Result<Vec<String>> {
+        let mut names: Vec<String> = Vec::new();
+        for linear in self.with_linears() {
+            names.push(linear.name.clone());
+        }
+        for (name, _) in self.norms() {
+            names.push(name);
+        }
+        let mut saved = vec![false; names.len()];
+        for end in config.modules_to_save() {
+            let mut found = false;
+            for (name, saved) in names.iter().zip(&mut saved) {
+                let mut part = name.as_str();
+                let own = loop {
+                    match (part.ends_with(&end), part.rsplit_once('.')) {
+                        (false, Some((whole, _))) => part = whole,
+                        (own, _) => break own,
+                    }
+                };
+                *saved |= own;
+                found |= own;
+            }
+            if !found {
+                let text = format!("modules_to_save: no module of this model is called `{end}`");
+                return Err(Error::unmatched(text));
+            }
+        }
+        let mut saved = saved.into_iter();
+        names.retain(|_| saved.next().unwrap_or(false));
+        Ok(names)
+    }
+
+    /// What of a configuration is not done.
+    fn check(&self, config: &AdapterConfig) -> Result<()> {
+        let refuse = |what: String| Err(Error::unsupported(format!("adapter_config.json: {what}")));
+        if let Some(what) = config.unsupported() {
+            return refuse(what);
+        }
+        if config.bias() != "none" {
+            return refuse(format!("bias: {:?} on a language model; \"none\" is", config.bias()));
+        }
+        if self.config().tie_word_embeddings && config.get("ensure_weight_tying") == Some("true") {
+            return refuse("ensure_weight_tying: true; embedding and head have adapters of their own".into());
+        }
+        if config.init_lora_weights().changes_base() {
+            return refuse("init_lora_weights that change the base; convert the adapter to a plain one".into());
+        }
+        Ok(())
+    }
+
+    /// Puts a new adapter on the modules that a configuration targets, as PEFT begins it: B zero and A by `seed`, on an embedding
+    /// the other way round; and makes copies of the modules that are to be trained whole.
     ///
     /// # Errors
     /// [`Unmatched`](crate::error::ErrorKind::Unmatched) where none is targeted; [`Unsupported`](crate::error::ErrorKind::Unsupported) for what of the configuration is not done on
     /// models, naming field or module; as [`CausalLM::add_lora`]. Nothing is added then.
     pub fn new_adapter(&self, config: &AdapterConfig, seed: u64) -> Result<Vec<Rc<LoraLinear>>> {
         let modules = self.modules();
-        check(config)?;
-        let targets = config.resolve(&modules)?;
+        self.check(config)?;
+        let (targets, saved) = (config.resolve(&modules)?, self.saved_modules(config)?);
         let chosen = targets.iter().zip(0..).map(|(target, i)| {
             let options = options(config, target.rank, target.alpha);
             (modules[target.module].name.as_str(), LoraConfig { seed: seed.wrapping_add(i), ..options })
         });
-        self.add_loras(&chosen.collect::<Vec<_>>())
+        let chosen: Vec<_> = chosen.collect();
+        let loras = self.add_loras(&chosen, &saved)?;
+        let init = config.init_lora_weights();
+        let mut pairs = loras.iter().zip(&chosen);
+        self.or_nothing(pairs.try_for_each(|(lora, (_, options))| start(lora, &init, options.seed)))?;
+        Ok(loras)
     }
 
     /// Puts a loaded adapter on the model.
@@ -51,11 +117,29 @@ impl CausalLM {
     /// # Errors
     /// As [`Adapter::report`], strictly, and as [`CausalLM::new_adapter`].
     pub fn load_adapter(&self, adapter: &Adapter) -> Result<Vec<Rc<LoraLinear>>> {
-        check(&adapter.config)?;
-        // Here it is known which width is which.
-        adapter.fit(&self.modules(), true, false)?;
-        if let Some(other) = adapter.others.first() {
-            return Err(Error::unsupported(format!("an adapter that replaces the model's own `{}`", other.name)));
+        self.check(&adapter.config)?;
+        let saved = self.saved_modules(&adapter.config)?;
+        // Here it is known which width is which. Norms are modules, too.
+        let mut modules = self.modules();
+        for (name, norm) in self.norms() {
+            let (kind, in_features) = (ModuleKind::Linear, norm.features());
+            modules.push(ModelModule { name, kind, in_features, out_features: 1, is_output_head: false });
+        }
+        adapter.fit(&modules, true, false)?;
+        for other in &adapter.others {
+            // PEFT puts the base's own weight beside an adapter of the embedding or the head; it is the model's.
+            let name = name_in_model(&other.name);
+            let module = name.rsplit_once('.').map_or("", |(module, _)| module);
+            let copy = [EMBEDDING, HEAD].contains(&module) && other.name.ends_with(".base_layer.weight");
+            if copy {
+                let shape = [self.config().vocab_size, self.config().hidden_size];
+                if other.shape != shape {
+                    let got = crate::gpu::show(&other.shape);
+                    return Err(Error::shape(&format!("`{}`", other.name), crate::gpu::show(&shape), got));
+                }
+            } else if !saved.iter().any(|saved| saved == module) {
+                return Err(Error::unsupported(format!("an adapter that replaces the model's own `{}`", other.name)));
+            }
         }
         let chosen: Vec<_> = adapter
             .modules
@@ -66,28 +150,90 @@ impl CausalLM {
                 (module.name.as_str(), LoraConfig { use_dora, lora_bias, ..options })
             })
             .collect();
-        let loras = self.add_loras(&chosen)?;
-        let mut pairs = loras.iter().zip(&adapter.modules);
-        if let Err(error) = pairs.try_for_each(|(lora, module)| write(lora, module)) {
-            loras.iter().for_each(|lora| self.remove_lora(lora));
-            return Err(error);
+        let loras = self.add_loras(&chosen, &saved)?;
+        self.or_nothing(self.write_adapter(&loras, adapter))?;
+        Ok(loras)
+    }
+
+    /// A loaded adapter's numbers into a new one.
+    fn write_adapter(&self, loras: &[Rc<LoraLinear>], adapter: &Adapter) -> Result<()> {
+        loras.iter().zip(&adapter.modules).try_for_each(|(lora, module)| write(lora, module))?;
+        for (name, trained) in self.trained_whole() {
+            let own = adapter.others.iter().find(|other| name_in_model(&other.name) == name);
+            let own = own.ok_or_else(|| Error::unmatched(format!("the adapter lacks `{name}` of modules_to_save")))?;
+            let values = to_f32(&own.name, own.dtype, &own.data)?;
+            check_length(&name, trained.value.len() as u64, values.len())?;
+            trained.value.write(&values)?;
+        }
+        Ok(())
+    }
+
+    /// Takes all adapters away where something went wrong.
+    fn or_nothing(&self, result: Result<()>) -> Result<()> {
+        result.inspect_err(|_| self.drop_adapters())
+    }
+
+    /// All or none, on a model that has none.
+    fn add_loras(&self, chosen: &[(&str, LoraConfig)], saved: &[String]) -> Result<Vec<Rc<LoraLinear>>> {
+        if !self.loras().is_empty() {
+            return Err(Error::argument("adapter", "a model without one; remove it first", "a second one"));
+        }
+        if let Some((name, _)) = chosen.iter().find(|(name, _)| saved.iter().any(|saved| saved == name)) {
+            return Err(Error::unsupported(format!("an adapter on `{name}`, which modules_to_save has trained whole")));
+        }
+        self.whole_enabled.set(true);
+        self.try_add(chosen, saved).inspect_err(|_| self.drop_adapters())
+    }
+
+    fn try_add(&self, chosen: &[(&str, LoraConfig)], saved: &[String]) -> Result<Vec<Rc<LoraLinear>>> {
+        let mut loras = Vec::new();
+        for (name, options) in chosen {
+            loras.push(self.add_lora(name, options)?);
+        }
+        let mut whole = self.whole.borrow_mut();
+        for linear in self.with_linears() {
+            if saved.contains(&linear.name) {
+                linear.train_whole(&self.whole_enabled, &mut whole)?;
+            }
+        }
+        for (name, norm) in self.norms() {
+            if saved.contains(&name) {
+                let [value, grad] = norm.train_whole(&self.norm_room, &self.whole_enabled)?;
+                whole.push((name + ".weight", Trained { value, grad }));
+            }
         }
         Ok(loras)
     }
 
-    /// All or none.
-    fn add_loras(&self, chosen: &[(&str, LoraConfig)]) -> Result<Vec<Rc<LoraLinear>>> {
-        let mut added: Vec<Rc<LoraLinear>> = Vec::new();
-        for (name, options) in chosen {
-            match self.add_lora(name, options) {
-                Ok(lora) => added.push(lora),
-                Err(error) => {
-                    added.iter().for_each(|lora| self.remove_lora(lora));
-                    return Err(error);
-                }
-            }
+    /// Takes adapters and copies of modules away and frees their memory.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where an optimiser updates one of them.
+    pub fn remove_adapters(&self) -> Result<()> {
+        for lora in self.loras() {
+            lora.refuse_owned()?;
         }
-        Ok(added)
+        self.drop_adapters();
+        Ok(())
+    }
+
+    /// The same, whoever updates them.
+    pub(super) fn drop_adapters(&self) {
+        for lora in self.loras() {
+            self.remove_lora(&lora);
+        }
+        for linear in self.with_linears() {
+            linear.drop_whole();
+        }
+        for (_, norm) in self.norms() {
+            norm.drop_whole();
+        }
+        for (_, trained) in self.whole.take() {
+            trained.value.destroy();
+            trained.grad.destroy();
+        }
+        self.pools.iter().for_each(|pool| pool.destroy());
+        self.norm_room.destroy();
     }
 
     /// The adapter as it is now, with this configuration, which must be the one that it was made or loaded with.
@@ -103,17 +249,22 @@ impl CausalLM {
                     own.as_ref().ok().and_then(|own| Some(of(own)?.value.read()))
                 };
                 let vectors = [vector(crate::lora::Adapter::magnitude), vector(crate::lora::Adapter::lora_bias)];
-                (name, weight.rank(), weight.a.read(), weight.b.read(), vectors)
+                let kind = if lora.is_embedding() { AdapterKind::Embedding } else { AdapterKind::Linear };
+                (name, kind, weight.rank(), weight.a.read(), weight.b.read(), vectors)
             })
             .collect();
+        let mut whole = Vec::new();
+        for (name, trained) in self.trained_whole() {
+            whole.push((name, trained.value.shape().to_vec(), trained.value.read()));
+        }
         let config = config.clone();
         async move {
             let mut modules = Vec::new();
-            for (name, rank, a, b, [magnitude, lora_bias]) in started {
+            for (name, kind, rank, a, b, [magnitude, lora_bias]) in started {
                 let alpha = config.alpha_of(&name);
                 modules.push(AdapterModule {
                     scaling: config.scaling(alpha, rank),
-                    kind: AdapterKind::Linear,
+                    kind,
                     name,
                     rank,
                     alpha,
@@ -129,9 +280,32 @@ impl CausalLM {
                     },
                 });
             }
-            Ok(Adapter { config, modules, others: Vec::new(), notes: Vec::new(), metadata: Vec::new() })
+            let mut others = Vec::new();
+            for (name, shape, values) in whole {
+                let data = from_f32(&name, Dtype::F32, &mut values.await?.into_iter().map(f64::from))?;
+                others.push(OtherTensor { name, dtype: Dtype::F32, shape, data });
+            }
+            Ok(Adapter { config, modules, others, notes: Vec::new(), metadata: Vec::new() })
         }
     }
+}
+
+/// What a new adapter begins with, where it is something else than what every new one has.
+fn start(lora: &LoraLinear, init: &InitLoraWeights, seed: u64) -> Result<()> {
+    let weight = lora.weight();
+    if lora.is_embedding() {
+        if *init != InitLoraWeights::None {
+            weight.a.write(&vec![0.0; weight.a.len()])?;
+        }
+        return weight.b.write(&embedding_b(weight.out_features(), weight.rank(), seed));
+    }
+    if *init == InitLoraWeights::Default {
+        return Ok(());
+    }
+    let scaling = f64::from(lora.scaling());
+    let start = initialize(init, &[], weight.out_features(), weight.in_features(), weight.rank(), scaling, seed)?;
+    weight.a.write(&start.a)?;
+    weight.b.write(&start.b)
 }
 
 /// A loaded adapter's numbers into a new one.
@@ -148,24 +322,6 @@ fn write(lora: &LoraLinear, module: &AdapterModule) -> Result<()> {
     Ok(())
 }
 
-/// What of a configuration is not done.
-fn check(config: &AdapterConfig) -> Result<()> {
-    let refuse = |what: String| Err(Error::unsupported(format!("adapter_config.json: {what}")));
-    if let Some(what) = config.unsupported() {
-        return refuse(what);
-    }
-    if config.bias() != "none" {
-        return refuse(format!("bias: {:?} on a language model; \"none\" is", config.bias()));
-    }
-    if let Some(name) = config.modules_to_save().first() {
-        return refuse(format!("modules_to_save: {name:?} on a language model; none is"));
-    }
-    if config.init_lora_weights().changes_base() {
-        return refuse("init_lora_weights that change the base; convert the adapter to a plain one".into());
-    }
-    Ok(())
-}
-
 fn options(config: &AdapterConfig, rank: usize, alpha: f64) -> LoraConfig {
     LoraConfig {
         use_rslora: config.use_rslora(),
@@ -177,10 +333,6 @@ fn options(config: &AdapterConfig, rank: usize, alpha: f64) -> LoraConfig {
 }
 
 /// For which no adapter can be recorded.
-pub(super) fn no_linear(model: &CausalLM, name: &str) -> Error {
-    let known = model.modules().iter().any(|module| module.name == name);
-    match known {
-        true => Error::unsupported(format!("an adapter on `{name}`; the layers' linear modules have them")),
-        false => Error::argument("module", "the name of a linear layer of the model", name),
-    }
+pub(super) fn no_linear(name: &str) -> Error {
+    Error::argument("module", "the name of a linear module or of the embedding of the model", name)
 }

@@ -1,71 +1,15 @@
 //! One decoder layer: attention and a gated feed-forward part, each behind a norm and beside a residual connection.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use super::config::ModelConfig;
+use super::linear::Linear;
 use super::rope::RopeTables;
-use crate::base::FrozenLinear;
 use crate::error::Result;
 use crate::gpu::{Gpu, Recording, Tensor};
 use crate::kernels::lora::add_scaled;
 use crate::kernels::nn::{add, attention, attention_grad_kv, attention_grad_q, attention_step, cache_write, gated};
 use crate::kernels::nn::{gated_grad, rope};
-use crate::lora::{LoraLinear, TrainingStep};
+use crate::lora::TrainingStep;
 use crate::nn::Norm;
-
-/// A linear layer of a model: frozen, perhaps with adapters.
-pub struct Linear {
-    /// As Hugging Face names it: `model.layers.0.self_attn.q_proj`.
-    pub(crate) name: String,
-    pub(crate) base: FrozenLinear,
-    pub(crate) lora: RefCell<Option<Rc<LoraLinear>>>,
-}
-
-impl Linear {
-    pub(crate) fn new(name: String, base: FrozenLinear) -> Linear {
-        Linear { name, base, lora: RefCell::default() }
-    }
-
-    /// Its name in the model.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn lora(&self) -> Option<Rc<LoraLinear>> {
-        self.lora.borrow().clone()
-    }
-
-    /// Whether adapters of it are trained.
-    fn trains(&self) -> bool {
-        self.lora().is_some_and(|lora| lora.is_enabled())
-    }
-
-    /// Overwrites `output [rows, out_features]`.
-    fn forward(&self, rec: &Recording, x: &Tensor, output: &Tensor, step: Option<&TrainingStep>) -> Result<()> {
-        match self.lora() {
-            Some(lora) => lora.record_forward_into(rec, x, output, step),
-            None => self.base.forward(rec, x, output),
-        }
-    }
-
-    /// After a forward pass of this `x` to this `output`: adds to the adapters' gradients, and overwrites `d_input` where it is
-    /// given.
-    fn backward(
-        &self,
-        rec: &Recording,
-        [x, output]: [&Tensor; 2],
-        d_output: &Tensor,
-        d_input: Option<&Tensor>,
-        step: Option<&TrainingStep>,
-    ) -> Result<()> {
-        match (self.lora(), d_input) {
-            (Some(lora), _) => lora.record_backward_of(rec, x, output, d_output, d_input, step),
-            (None, Some(d_input)) => self.base.backward_input(rec, d_output, d_input),
-            (None, None) => Ok(()),
-        }
-    }
-}
 
 /// One decoder layer's weights.
 pub(crate) struct Block {
@@ -139,13 +83,32 @@ impl Block {
     }
 
     pub fn norms(&self) -> impl Iterator<Item = &Norm> {
-        let optional = [&self.q_norm, &self.k_norm, &self.attn_sub_norm, &self.ffn_sub_norm];
-        [&self.input_layernorm, &self.post_attention_layernorm].into_iter().chain(optional.into_iter().flatten())
+        self.named_norms().map(|(_, norm)| norm)
     }
 
-    /// Whether an adapter of it is trained.
+    /// Its norms by name, below that of the layer.
+    pub fn named_norms(&self) -> impl Iterator<Item = (&'static str, &Norm)> {
+        let all = [
+            ("input_layernorm", Some(&self.input_layernorm)),
+            ("post_attention_layernorm", Some(&self.post_attention_layernorm)),
+            ("self_attn.q_norm", self.q_norm.as_ref()),
+            ("self_attn.k_norm", self.k_norm.as_ref()),
+            ("self_attn.attn_sub_norm", self.attn_sub_norm.as_ref()),
+            ("mlp.ffn_sub_norm", self.ffn_sub_norm.as_ref()),
+        ];
+        all.into_iter().filter_map(|(name, norm)| Some((name, norm?)))
+    }
+
+    /// Whether something of it is trained.
     pub fn trains(&self) -> bool {
-        self.linears().iter().any(|linear| linear.trains())
+        self.linears().iter().any(|linear| linear.trains()) || self.norms().any(Norm::trains)
+    }
+
+    /// Whether something that comes before the scores of attention is trained, or its output's projection.
+    fn attention_trains(&self) -> bool {
+        let norms = [&self.q_norm, &self.k_norm, &self.attn_sub_norm];
+        [&self.q_proj, &self.k_proj, &self.v_proj, &self.o_proj].iter().any(|linear| linear.trains())
+            || norms.into_iter().flatten().any(Norm::trains)
     }
 
     pub fn activations(&self, gpu: &Gpu, config: &ModelConfig, rows: usize) -> Result<Activations> {
@@ -266,7 +229,7 @@ impl Block {
     }
 
     /// Records the backward pass of [`Block::forward`] of `x`, whose activations are `a`. `d` is the gradient at its output
-    /// and becomes that at `x`; without `d_input` only the adapters' gradients are added to.
+    /// and becomes that at `x`; without `d_input` only the gradients of what is trained are added to.
     #[allow(clippy::too_many_arguments)]
     pub fn backward(
         &self,
@@ -296,7 +259,8 @@ impl Block {
         self.post_attention_layernorm.add_backward_input(rec, &a.middle, d_hidden, d)?;
 
         // d is now the gradient at the middle.
-        if !d_input && ![&self.q_proj, &self.k_proj, &self.v_proj, &self.o_proj].iter().any(|linear| linear.trains()) {
+        let d_input = d_input || self.input_layernorm.trains();
+        if !d_input && !self.attention_trains() {
             return Ok(());
         }
         let attended = a.sub_normed.as_ref().unwrap_or(&a.attended);
@@ -345,12 +309,7 @@ impl Block {
     }
 
     pub fn destroy(&self) {
-        for linear in self.linears() {
-            if let Some(lora) = linear.lora.take() {
-                lora.destroy();
-            }
-            linear.base.destroy();
-        }
+        self.linears().into_iter().for_each(Linear::destroy);
         self.norms().for_each(Norm::destroy);
     }
 }

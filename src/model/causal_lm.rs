@@ -1,31 +1,39 @@
 //! A language model on the GPU: its weights by name, and adapters on its linear layers.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use super::adapters::no_linear;
-use super::block::{Block, Linear};
+use super::block::Block;
 use super::config::{LinearShape, ModelConfig};
+use super::linear::Linear;
 use super::rope::RopeTables;
 use crate::base::FrozenLinear;
 use crate::error::{Error, Result};
-use crate::gpu::{Gpu, Recording, Tensor};
-use crate::lora::{LoraConfig, LoraLinear, Pool};
-use crate::nn::Norm;
+use crate::gpu::{Gpu, Tensor};
+use crate::lora::{LoraConfig, LoraLinear, Pool, Trained};
+use crate::nn::{Norm, NormRoom};
 
 /// A frozen decoder-only language model, perhaps with adapters.
 pub struct CausalLM {
     gpu: Gpu,
     config: ModelConfig,
-    embed_tokens: FrozenLinear,
+    pub(super) embed_tokens: Linear,
     pub(crate) blocks: Vec<Block>,
     pub(crate) norm: Norm,
-    /// None where it is the embedding.
-    lm_head: Option<FrozenLinear>,
+    /// The output head `[vocab_size, hidden_size]`, whose weight may be the embedding's.
+    pub(super) lm_head: Linear,
     tables: RefCell<Option<RopeTables>>,
     /// Where the adapters' activations lie, by the kind of layer.
-    pools: [Rc<Pool>; 7],
+    pub(super) pools: [Rc<Pool>; 7],
+    /// What is trained whole.
+    pub(super) whole: RefCell<Vec<(String, Trained)>>,
+    pub(super) whole_enabled: Rc<Cell<bool>>,
+    pub(super) norm_room: Rc<NormRoom>,
 }
+
+pub(super) const EMBEDDING: &str = "model.embed_tokens";
+pub(super) const HEAD: &str = "lm_head";
 
 /// A frozen tensor of a model, to be filled from a file.
 pub struct Parameter {
@@ -87,17 +95,22 @@ impl CausalLM {
         };
         let blocks = (0..c.layers).map(&mut block).collect::<Result<_>>()?;
         let final_norm = norm("model.norm", c.hidden_size)?;
+        let embedding = linear("model.embed_tokens", c.vocab_size, c.hidden_size, false)?;
+        let head = match c.tie_word_embeddings {
+            true => embedding.clone(),
+            false => linear("lm_head", c.vocab_size, c.hidden_size, false)?,
+        };
         Ok(CausalLM {
             gpu: gpu.clone(),
-            embed_tokens: linear("model.embed_tokens", c.vocab_size, c.hidden_size, false)?,
+            embed_tokens: Linear::new(EMBEDDING.into(), embedding),
             blocks,
             norm: final_norm,
-            lm_head: match c.tie_word_embeddings {
-                true => None,
-                false => Some(linear("lm_head", c.vocab_size, c.hidden_size, false)?),
-            },
+            lm_head: Linear::new(HEAD.into(), head),
             tables: RefCell::default(),
             pools: Default::default(),
+            whole: RefCell::default(),
+            whole_enabled: Rc::new(Cell::new(true)),
+            norm_room: Rc::default(),
             config,
         })
     }
@@ -118,7 +131,7 @@ impl CausalLM {
         let mut add = |name: String, tensor: Option<&Tensor>| {
             all.extend(tensor.map(|tensor| Parameter { name, tensor: tensor.clone() }));
         };
-        add("model.embed_tokens.weight".into(), self.embed_tokens.f32_weight().ok());
+        add("model.embed_tokens.weight".into(), self.embed_tokens.base.f32_weight().ok());
         for (layer, block) in self.blocks.iter().enumerate() {
             for linear in block.linears() {
                 add(format!("{}.weight", linear.name), linear.base.f32_weight().ok());
@@ -126,56 +139,76 @@ impl CausalLM {
                     add(format!("{}.bias", linear.name), Some(bias));
                 }
             }
-            let norms = [
-                ("input_layernorm", Some(&block.input_layernorm)),
-                ("post_attention_layernorm", Some(&block.post_attention_layernorm)),
-                ("self_attn.q_norm", block.q_norm.as_ref()),
-                ("self_attn.k_norm", block.k_norm.as_ref()),
-                ("self_attn.attn_sub_norm", block.attn_sub_norm.as_ref()),
-                ("mlp.ffn_sub_norm", block.ffn_sub_norm.as_ref()),
-            ];
-            for (name, norm) in norms.into_iter().filter_map(|(name, norm)| Some((name, norm?))) {
+            for (name, norm) in block.named_norms() {
                 add(format!("model.layers.{layer}.{name}.weight"), Some(norm.weight()));
             }
         }
         add("model.norm.weight".into(), Some(self.norm.weight()));
-        if let Some(head) = &self.lm_head {
-            add("lm_head.weight".into(), head.f32_weight().ok());
+        if !self.config.tie_word_embeddings {
+            add("lm_head.weight".into(), self.lm_head.base.f32_weight().ok());
         }
         all
     }
 
     /// Bytes of GPU memory of the weights.
     pub fn bytes(&self) -> u64 {
-        let heads = [&self.embed_tokens].into_iter().chain(&self.lm_head);
-        let bases = self.linears().into_iter().map(|linear| &linear.base).chain(heads).map(FrozenLinear::bytes);
-        let norms = self.blocks.iter().flat_map(Block::norms).chain([&self.norm]);
-        bases.chain(norms.map(|norm| norm.weight().bytes())).sum()
+        let mut bytes = 0;
+        for linear in self.with_linears() {
+            let shared = self.config.tie_word_embeddings && linear.name == HEAD;
+            bytes += if shared { 0 } else { linear.base.bytes() };
+        }
+        for (_, norm) in self.norms() {
+            bytes += norm.weight().bytes();
+        }
+        bytes
     }
 
-    /// The linear layers that adapters can sit on, by name, in order.
+    /// All that adapters can sit on, in order: the embedding, the layers' linear modules, the head.
+    pub(super) fn with_linears(&self) -> Vec<&Linear> {
+        [&self.embed_tokens].into_iter().chain(self.linears()).chain([&self.lm_head]).collect()
+    }
+
+    /// All norms by name, in order.
+    pub(super) fn norms(&self) -> Vec<(String, &Norm)> {
+        let mut all = Vec::new();
+        for (layer, block) in self.blocks.iter().enumerate() {
+            for (name, norm) in block.named_norms() {
+                all.push((format!("model.layers.{layer}.{name}"), norm));
+            }
+        }
+        all.push(("model.norm".into(), &self.norm));
+        all
+    }
+
+    /// The layers' linear modules in order.
     pub fn linears(&self) -> Vec<&Linear> {
         self.blocks.iter().flat_map(Block::linears).collect()
     }
 
-    /// Puts a new adapter on the linear layer of this name, or adds it to those that are there.
+    /// Puts a new adapter on the module of this name, a layer's linear one, `model.embed_tokens` or `lm_head`.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where there is no such layer or it has adapters already, and as [`LoraLinear::new`].
+    /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where there is no such module or it has adapters already, and as [`LoraLinear::new`];
+    /// [`Unsupported`](crate::error::ErrorKind::Unsupported) for DoRA on the embedding or the head and `lora_bias` on the embedding.
     pub fn add_lora(&self, name: &str, config: &LoraConfig) -> Result<Rc<LoraLinear>> {
-        let linear = self.linears().into_iter().find(|linear| linear.name == name);
-        let linear = linear.ok_or_else(|| no_linear(self, name))?;
+        let linear = self.with_linears().into_iter().find(|linear| linear.name == name);
+        let linear = linear.ok_or_else(|| no_linear(name))?;
         if linear.lora.borrow().is_some() {
             return Err(Error::argument("module", "a layer without adapters", name));
         }
-        let lora = Rc::new(LoraLinear::new(&self.gpu, Some(name), linear.base.clone(), config)?);
+        let (gpu, base) = (&self.gpu, linear.base.clone());
+        let lora = Rc::new(match name {
+            EMBEDDING => LoraLinear::embedding(gpu, name, base, config)?,
+            HEAD if config.use_dora => return Err(Error::unsupported(format!("DoRA on `{name}`"))),
+            _ => LoraLinear::new(gpu, Some(name), base, config)?,
+        });
         *linear.lora.borrow_mut() = Some(lora.clone());
         Ok(lora)
     }
 
     /// Takes the adapters of a layer away and frees their memory; the frozen layer stays.
     pub fn remove_lora(&self, lora: &Rc<LoraLinear>) {
-        for linear in self.linears() {
+        for linear in self.with_linears() {
             if linear.lora.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(own, lora)) {
                 linear.lora.take();
                 lora.destroy_adapters();
@@ -183,9 +216,45 @@ impl CausalLM {
         }
     }
 
-    /// The layers with adapters, in order.
+    /// Has the adapter, and what was trained whole, take part in what is recorded from now on or not.
+    pub fn set_adapter_enabled(&self, enabled: bool) {
+        self.loras().iter().for_each(|lora| lora.set_enabled(enabled));
+        self.whole_enabled.set(enabled);
+    }
+
+    /// The tensors that are trained whole, by their names in Hugging Face's files, in order.
+    pub fn trained_whole(&self) -> Vec<(String, Trained)> {
+        self.whole.borrow().clone()
+    }
+
+    pub(crate) fn whole_enabled(&self) -> bool {
+        self.whole_enabled.get()
+    }
+
+    /// Elements of a token that the norm of this name takes.
+    pub(super) fn norm_width(&self, name: &str, norm: &Norm) -> usize {
+        match name.rsplit('.').next() {
+            Some("q_norm") => self.config.q_width(),
+            Some("k_norm") => self.config.kv_width(),
+            _ => norm.features(),
+        }
+    }
+
+    /// Makes room for the gradients of the norms that are trained, for this many tokens.
+    pub(super) fn reserve_norms(&self, rows: usize) -> Result<()> {
+        let (mut width, mut features) = (0, 0);
+        for (name, norm) in self.norms() {
+            if norm.trains() {
+                width = width.max(self.norm_width(&name, norm));
+                features = features.max(norm.features());
+            }
+        }
+        if width == 0 { Ok(()) } else { self.norm_room.reserve(&self.gpu, rows * width, features) }
+    }
+
+    /// The modules with adapters, in order.
     pub fn loras(&self) -> Vec<Rc<LoraLinear>> {
-        self.linears().iter().filter_map(|linear| linear.lora.borrow().clone()).collect()
+        self.with_linears().iter().filter_map(|linear| linear.lora.borrow().clone()).collect()
     }
 
     /// Has layers of one kind share the room of their activations, which recomputing them allows.
@@ -195,16 +264,6 @@ impl CausalLM {
                 lora.share_activations(shared.then_some(pool));
             }
         }
-    }
-
-    /// The output head `[vocab_size, hidden_size]`.
-    pub(crate) fn head(&self) -> &FrozenLinear {
-        self.lm_head.as_ref().unwrap_or(&self.embed_tokens)
-    }
-
-    /// Records the rows of the embedding.
-    pub(crate) fn embed(&self, rec: &Recording, input_ids: &Tensor, output: &Tensor) -> Result<()> {
-        self.embed_tokens.embed(rec, input_ids, output)
     }
 
     /// Tables for at least this many positions.
@@ -228,10 +287,11 @@ impl CausalLM {
 
     /// Frees the GPU memory of weights and adapters.
     pub fn destroy(&self) {
+        self.drop_adapters();
         self.blocks.iter().for_each(Block::destroy);
         self.norm.destroy();
         self.embed_tokens.destroy();
-        self.lm_head.iter().for_each(FrozenLinear::destroy);
+        self.lm_head.destroy();
         if let Some(tables) = self.tables.take() {
             tables.destroy();
         }

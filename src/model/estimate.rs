@@ -3,7 +3,7 @@
 use super::causal_lm::CausalLM;
 use crate::base::WeightKind;
 use crate::error::{Error, Result};
-use crate::io::AdapterConfig;
+use crate::io::{AdapterConfig, ModuleKind};
 use crate::loss::LmHead;
 use crate::optim::Optimizer;
 
@@ -59,14 +59,14 @@ impl CausalLM {
 
         let (modules, linears) = (self.modules(), self.linears());
         let (dora, dropout) = (adapter.use_dora(), adapter.dropout() > 0.0);
+        // Each tensor begins at a multiple of 64 floats.
+        let aligned = |n: u64| n.next_multiple_of(64);
         let mut parameters = 0;
         let mut fixed = 0;
         let mut seen = Vec::new();
         for target in adapter.resolve(&modules)? {
             let module = &modules[target.module];
             let (rank, fan_in, fan_out) = (target.rank as u64, module.in_features as u64, module.out_features as u64);
-            // Each tensor begins at a multiple of 64 floats.
-            let aligned = |n: u64| n.next_multiple_of(64);
             parameters += aligned(rank * fan_in) + aligned(rank * fan_out);
             if dora {
                 parameters += aligned(fan_out);
@@ -75,10 +75,24 @@ impl CausalLM {
             // Layers of one kind share what a pass over the adapter needs, unless all activations are kept.
             let kind = module.name.rsplit('.').next().unwrap_or_default().to_string();
             if !checkpointing || !seen.contains(&kind) {
-                floats += 2 * rank + if dora { 2 * fan_out } else { 0 } + if dropout { fan_in } else { 0 };
+                let dropped = dropout && module.kind == ModuleKind::Linear;
+                floats += 2 * rank + if dora { 2 * fan_out } else { 0 } + if dropped { fan_in } else { 0 };
                 seen.push(kind);
             }
         }
+        // Modules that are trained whole, and for norms twice the widest of what they take, which their gradients are made in.
+        let (norms, mut widest_norm) = (self.norms(), 0);
+        for name in self.saved_modules(adapter)? {
+            if let Some((_, norm)) = norms.iter().find(|(other, _)| *other == name) {
+                parameters += aligned(norm.features() as u64);
+                let width = self.norm_width(&name, norm) as u64;
+                widest_norm = widest_norm.max(width);
+            } else if let Some(linear) = self.with_linears().into_iter().find(|linear| linear.name == name) {
+                parameters += aligned((linear.base.out_features() * linear.base.in_features()) as u64);
+                parameters += linear.base.bias().map_or(0, |bias| aligned(bias.len() as u64));
+            }
+        }
+        floats += 2 * widest_norm;
         // The input, where it is not used as it is.
         for linear in linears {
             let base = &linear.base;

@@ -103,7 +103,7 @@ impl CausalLM {
             given: Cell::new(0),
         };
         let Token { activations, segments, x, step, .. } = &generation.token;
-        self.embed(step, &generation.next_id, &x[0])?;
+        self.embed_tokens.embed(step, &generation.next_id, &x[0])?;
         let pass = Pass { config, tables: &generation.tables, position_ids: &generation.cursor, segments, step: None };
         let last = generation.record_blocks(step, &pass, activations, x)?;
         generation.record_choice(step, last, 1)?;
@@ -133,7 +133,7 @@ impl Generation {
     fn record_choice(&self, rec: &Recording, hidden: &Tensor, advance: usize) -> Result<()> {
         let Generation { model, seen, cursor, next_id, logits, token, sampling, .. } = self;
         model.norm.forward(rec, hidden, &token.normed)?;
-        model.head().forward(rec, &token.normed, logits)?;
+        model.lm_head.forward(rec, &token.normed, logits, None)?;
         sample::record(rec, logits, seen, cursor, next_id, sampling, advance)
     }
 
@@ -182,11 +182,11 @@ impl Generation {
         let (x, hidden) = ([row(tokens)?, row(tokens)?], row(1)?);
         let activations = self.model.blocks[0].activations(gpu, config, tokens)?;
         let rec = Recording::in_parts(gpu);
-        self.model.embed(&rec, &ids, &x[0])?;
+        self.model.embed_tokens.embed(&rec, &ids, &x[0])?;
         let pass = Pass { config, tables: &self.tables, position_ids: &position_ids, segments: &segments, step: None };
         let output = self.record_blocks(&rec, &pass, &activations, &x)?;
         // The last row, wherever it begins.
-        embedding::record(&rec, output, &last, &hidden)?;
+        embedding::record(&rec, output, &last, &hidden, false)?;
         self.record_choice(&rec, &hidden, tokens)?;
         let [x0, x1] = x;
         let tensors = vec![ids, position_ids, segments, last, x0, x1, hidden];

@@ -57,9 +57,11 @@ impl ModelConfig {
             "llama" => Family::Llama,
             "qwen2" => Family::Qwen2,
             "qwen3" => Family::Qwen3,
+            // llama.cpp's name, and those of bitnet.cpp, whose models have ReLU².
+            "bitnet" | "bitnet-b1.58" | "bitnet-25" => Family::Bitnet,
             _ => {
                 let text = format!(
-                    "{FILE}: `general.architecture`: {architecture} is not supported; llama (also for mistral), qwen2 and qwen3 are"
+                    "{FILE}: `general.architecture`: {architecture} is not supported; llama (also for mistral), qwen2, qwen3, bitnet and bitnet-b1.58 are"
                 );
                 return Err(Error::unsupported(text));
             }
@@ -126,7 +128,7 @@ impl ModelConfig {
             qkv_bias: has("blk.0.attn_q.bias"),
             o_bias: has("blk.0.attn_output.bias"),
             mlp_bias: has("blk.0.ffn_up.bias"),
-            gate: Gate::Silu,
+            gate: if family == Family::Bitnet { Gate::Relu2 } else { Gate::Silu },
             ternary: None,
             eos_token_ids,
         };

@@ -77,7 +77,11 @@ pub fn gguf_sources(file: usize, header: &GgufHeader) -> Vec<SourceTensor> {
             name,
             shape: tensor.shape.clone(),
             file,
-            range: tensor.range.clone(),
+            // Codes and their scale, without what stands behind.
+            range: match tensor.kind {
+                GgmlType::I2_S => tensor.range.start..tensor.range.end - 28,
+                _ => tensor.range.clone(),
+            },
             type_name: tensor.kind.name(),
             elements: match tensor.kind {
                 GgmlType::F32 => Some(Elements::Float(Dtype::F32)),
@@ -86,11 +90,20 @@ pub fn gguf_sources(file: usize, header: &GgufHeader) -> Vec<SourceTensor> {
                 GgmlType::Q8_0 => Some(Elements::Packed(WeightKind::Q8_0)),
                 GgmlType::Q4_0 => Some(Elements::Packed(WeightKind::Q4_0)),
                 GgmlType::Q4_1 => Some(Elements::Packed(WeightKind::Q4_1)),
+                GgmlType::I2_S if name_of_linear(&tensor.name) => {
+                    let (packing, int8_activations) = (Packing::I2S, true); // as bitnet.cpp computes them
+                    Some(Elements::Packed(WeightKind::BitLinear { packing, int8_activations }))
+                }
                 _ => None,
             },
         }
     };
     header.tensors.iter().map(source).collect()
+}
+
+/// Whether a tensor of GGUF's is the weight of a layer's linear module.
+fn name_of_linear(name: &str) -> bool {
+    name.starts_with("blk.")
 }
 
 /// What has come of a tensor.
@@ -163,7 +176,11 @@ impl ModelLoader {
                 other => other,
             };
             if source.elements.is_none() {
-                let works = if ternary { "U8 is" } else { "F32, F16, BF16, F64, and of GGUF Q8_0, Q4_0 and Q4_1 are" };
+                let works = if ternary {
+                    "U8 is"
+                } else {
+                    "F32, F16, BF16, F64, and of GGUF Q8_0, Q4_0, Q4_1 and for layers I2_S are"
+                };
                 let text = format!("tensor `{name}`: {} is not supported; {works}", source.type_name);
                 return Err(Error::unsupported(text));
             }
@@ -218,7 +235,7 @@ impl ModelLoader {
         if matches!(self.parts[index], Part::Nothing) {
             self.parts[index] = match source.shape[..] {
                 [mut out_features, in_features] => {
-                    if let WeightKind::BitLinear { .. } = kind {
+                    if let WeightKind::BitLinear { packing: Packing::Transformers, .. } = kind {
                         out_features *= 4;
                     }
                     let mut loader = FrozenLoader::new(&self.gpu, kind, out_features, in_features)

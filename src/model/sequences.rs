@@ -1,6 +1,7 @@
 //! Batches of token sequences of one shape: their tensors, and the passes over them.
 
 use std::future::Future;
+use std::ops::Range;
 
 use super::block::{Activations, Gradients, Pass};
 use super::causal_lm::CausalLM;
@@ -8,7 +9,7 @@ use super::rope::RopeTables;
 use crate::error::{Error, Result};
 use crate::gpu::{Recording, Submission, Tensor, check_length};
 use crate::lora::TrainingStep;
-use crate::loss::{IGNORED, LmHead};
+use crate::loss::{Classes, IGNORED, LmHead};
 
 /// What goes into a model: all of `batch·tokens` elements, a sequence after another.
 #[derive(Clone, Copy, Default)]
@@ -56,8 +57,10 @@ struct Training {
     /// `[rows, hidden_size]`: the gradient between two layers.
     d: Tensor,
     d_normed: Tensor,
-    /// The lowest layer with an adapter that is trained.
+    /// The lowest layer of which something is trained; the number of layers where none is.
     lowest: usize,
+    /// Whether something of the embedding is trained, below all layers.
+    embeds: bool,
 }
 
 /// How [`CausalLM::sequences`] trades memory for time.
@@ -118,7 +121,13 @@ impl CausalLM {
         let zeros = |label| Tensor::zeros(gpu, label, &[rows, config.hidden_size]);
         let integers = |label, shape: &[usize]| Tensor::integers(gpu, label, shape, None);
         self.share_activations(options.checkpointing || !options.training);
-        let lowest = self.blocks.iter().position(|block| block.trains()).filter(|_| options.training);
+        let embeds = self.embed_tokens.trains();
+        let lowest = if embeds { Some(0) } else { self.blocks.iter().position(|block| block.trains()) };
+        let lowest = lowest.or((self.norm.trains() || self.lm_head.trains()).then_some(config.layers));
+        let lowest = lowest.filter(|_| options.training);
+        if lowest.is_some() {
+            self.reserve_norms(rows)?;
+        }
         let shared = options.checkpointing || !options.training;
         Ok(Sequences {
             batch,
@@ -143,6 +152,7 @@ impl CausalLM {
                     d: zeros("gradient")?,
                     d_normed: zeros("gradient")?,
                     lowest,
+                    embeds,
                 }),
                 None => None,
             },
@@ -230,7 +240,7 @@ impl Sequences {
     /// Records the forward pass, up to what the head is given.
     pub(crate) fn record_forward(&self, rec: &Recording, model: &CausalLM, step: Option<&TrainingStep>) -> Result<()> {
         let pass = self.pass(model, step);
-        model.embed(rec, &self.input_ids, &self.x[0])?;
+        model.embed_tokens.embed(rec, &self.input_ids, &self.x[0])?;
         for (layer, block) in model.blocks.iter().enumerate() {
             block.forward(rec, &pass, &self.x[layer], self.activations(layer), Some(&self.x[layer + 1]))?;
         }
@@ -240,33 +250,59 @@ impl Sequences {
     /// Records the loss after [`record_forward`](Sequences::record_forward): its sum over the labels that count and their
     /// number, added to `totals [2]`.
     pub(crate) fn record_loss(&self, rec: &Recording, model: &CausalLM, totals: &Tensor) -> Result<()> {
-        let d_normed = self.training.as_ref().map(|training| &training.d_normed);
-        self.head.record_sum(rec, model.head(), &self.normed, &self.labels, d_normed, totals)
+        let (head, x) = (&model.lm_head, &self.normed);
+        head.begin_columns(rec, x, None)?;
+        let forward = |range, logits: &Tensor| head.columns(rec, range, x, logits);
+        let classes = Classes { count: model.config().vocab_size, forward: &forward, backward: None };
+        self.head.record_sum(rec, &classes, &self.labels, totals)
     }
 
-    /// Records the backward pass after [`record_loss`](Sequences::record_loss): adds to the adapters' gradients.
-    pub(crate) fn record_backward(&self, rec: &Recording, model: &CausalLM, step: Option<&TrainingStep>) -> Result<()> {
-        let Some(Training { gradients, d, d_normed, lowest }) = &self.training else {
+    /// The same with the backward pass: adds to the gradients of all that is trained.
+    pub(crate) fn record_loss_and_backward(
+        &self,
+        rec: &Recording,
+        model: &CausalLM,
+        totals: &Tensor,
+        step: Option<&TrainingStep>,
+    ) -> Result<()> {
+        let Some(Training { gradients, d, d_normed, lowest, embeds }) = &self.training else {
             return Err(Error::argument("training", "sequences that were made for training", "others"));
         };
+        let (head, x, layers) = (&model.lm_head, &self.normed, model.blocks.len());
+        let below = (*lowest < layers || model.norm.trains()).then_some(d_normed);
+        head.begin_columns(rec, x, step)?;
+        let forward = |range, logits: &Tensor| head.columns(rec, range, x, logits);
+        let backward = |range: Range<usize>, d_logits: &Tensor| {
+            let more = range.start > 0;
+            head.columns_backward(rec, range, [x, d_logits], below, more)
+        };
+        let classes = Classes { count: model.config().vocab_size, forward: &forward, backward: Some(&backward) };
+        self.head.record_sum(rec, &classes, &self.labels, totals)?;
+        head.end_columns(rec, x, below, step)?;
+        if below.is_none() {
+            return Ok(());
+        }
         let pass = self.pass(model, step);
-        let last = model.blocks.len() - 1;
-        model.norm.backward_input(rec, &self.x[last + 1], d_normed, d)?;
+        let last = layers - 1;
+        model.norm.backward_input(rec, &self.x[layers], d_normed, d)?;
         for layer in (*lowest..=last).rev() {
             let (block, x, activations) = (&model.blocks[layer], &self.x[layer], self.activations(layer));
             // The last layer's are there still.
             if self.checkpointing && layer < last {
                 block.forward(rec, &pass, x, activations, None)?;
             }
-            block.backward(rec, &pass, x, activations, gradients, d, layer > *lowest)?;
+            block.backward(rec, &pass, x, activations, gradients, d, *embeds || layer > *lowest)?;
         }
-        Ok(())
+        match embeds {
+            true => model.embed_tokens.embed_backward(rec, [&self.input_ids, &self.x[0]], d, step),
+            false => Ok(()),
+        }
     }
 
     /// Records the logits of all positions after [`record_forward`](Sequences::record_forward), into
     /// `logits [rows, vocab_size]`.
     pub(crate) fn record_logits(&self, rec: &Recording, model: &CausalLM, logits: &Tensor) -> Result<()> {
-        model.head().forward(rec, &self.normed, logits)
+        model.lm_head.forward(rec, &self.normed, logits, None)
     }
 
     /// Frees the GPU memory.

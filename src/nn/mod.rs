@@ -1,7 +1,11 @@
 //! Frozen parts of a network between its linear layers.
 
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
 use crate::error::{Error, Result, show_number};
 use crate::gpu::{Gpu, Recording, Tensor};
+use crate::kernels::lora::dora_grad;
 pub use crate::kernels::nn::Activation;
 use crate::kernels::nn::{norm, norm_grad};
 
@@ -11,6 +15,56 @@ pub struct Norm {
     bias: Option<Tensor>,
     centered: bool,
     eps: f32,
+    trained: RefCell<Option<TrainedNorm>>,
+}
+
+/// A copy of a norm's weight that is trained in its place.
+struct TrainedNorm {
+    /// `[features]`
+    value: Tensor,
+    /// `[features]`
+    grad: Tensor,
+    room: Rc<NormRoom>,
+    /// Whether it takes part in what is recorded from now on.
+    enabled: Rc<Cell<bool>>,
+}
+
+/// Room for what the gradients of norms' weights are made of.
+#[derive(Default)]
+pub(crate) struct NormRoom(RefCell<Option<[Tensor; 3]>>);
+
+impl NormRoom {
+    /// Makes it large enough for norms of `elements` elements at most, `features` of them in a row.
+    pub(crate) fn reserve(&self, gpu: &Gpu, elements: usize, features: usize) -> Result<()> {
+        let mut room = self.0.borrow_mut();
+        let fits = |[normed, _, ones]: &[Tensor; 3]| {
+            normed.len() >= elements && ones.len() >= features && !normed.has_failed()
+        };
+        if !room.as_ref().is_some_and(fits) {
+            let zeros = |label| Tensor::zeros(gpu, label, &[elements]);
+            let ones = Tensor::from_slice(gpu, "ones", &[features], &vec![1.0; features])?;
+            *room = Some([zeros("normed")?, zeros("gradient")?, ones]);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn destroy(&self) {
+        if let Some(room) = self.0.take() {
+            room.iter().for_each(Tensor::destroy_storage);
+        }
+    }
+}
+
+impl TrainedNorm {
+    /// Records `d_weight += Σ d_output·x̂`, as DoRA's magnitudes get their gradient of what they scale.
+    fn record_grad(&self, rec: &Recording, norm: &Norm, x: &Tensor, d_output: &Tensor) -> Result<()> {
+        let room = self.room.0.borrow();
+        let Some([normed, rest, ones]) = room.as_ref() else { return Err(Error::disposed("norms".into())) };
+        let ones = ones.prefix(&[norm.features()])?;
+        let (normed, rest) = (normed.prefix(x.shape())?, rest.prefix(x.shape())?);
+        norm::record(rec, &ones, None, x, &normed, norm.centered, norm.eps)?;
+        dora_grad::record(rec, &ones, &ones, d_output, &normed, &self.grad, &rest)
+    }
 }
 
 impl Norm {
@@ -22,12 +76,53 @@ impl Norm {
         let shape = [weight.len()];
         let weight = Tensor::from_slice(gpu, "norm weight", &shape, weight)?;
         let bias = bias.map(|bias| Tensor::from_slice(gpu, "norm bias", &shape, bias)).transpose()?;
-        Ok(Norm { weight, bias, centered, eps: eps as f32 })
+        Ok(Norm { weight, bias, centered, eps: eps as f32, trained: RefCell::default() })
     }
 
     /// `[features]`
     pub(crate) fn weight(&self) -> &Tensor {
         &self.weight
+    }
+
+    /// Makes a copy of the weight that is trained in its place, submitted; with its gradient.
+    pub(crate) fn train_whole(&self, room: &Rc<NormRoom>, enabled: &Rc<Cell<bool>>) -> Result<[Tensor; 2]> {
+        let [value, grad] = [self.weight.another("norm weight")?, self.weight.another("norm weight")?];
+        let rec = Recording::new(self.weight.gpu());
+        rec.copy(&self.weight, &value)?;
+        drop(rec.try_submit()?);
+        let (room, enabled) = (room.clone(), enabled.clone());
+        *self.trained.borrow_mut() = Some(TrainedNorm { value: value.clone(), grad: grad.clone(), room, enabled });
+        Ok([value, grad])
+    }
+
+    /// Forgets the copy.
+    pub(crate) fn drop_whole(&self) {
+        self.trained.take();
+    }
+
+    /// Whether its weight is trained and takes part.
+    pub(crate) fn trains(&self) -> bool {
+        self.trained.borrow().as_ref().is_some_and(|trained| trained.enabled.get())
+    }
+
+    /// The weight that takes part.
+    fn used(&self) -> Tensor {
+        let trained = self.trained.borrow();
+        trained.as_ref().filter(|t| t.enabled.get()).map_or_else(|| self.weight.clone(), |t| t.value.clone())
+    }
+
+    fn backward(
+        &self,
+        rec: &Recording,
+        x: &Tensor,
+        d_output: &Tensor,
+        d_input: &Tensor,
+        accumulate: bool,
+    ) -> Result<()> {
+        if let Some(trained) = self.trained.borrow().as_ref().filter(|trained| trained.enabled.get()) {
+            trained.record_grad(rec, self, x, d_output)?;
+        }
+        norm_grad::record(rec, &self.used(), x, d_output, d_input, self.centered, self.eps, accumulate)
     }
 
     /// Width of what it takes and gives.
@@ -43,12 +138,12 @@ impl Norm {
 
     /// Records the forward pass; overwrites `output`, of the shape of `x [rows, features]`.
     pub fn forward(&self, rec: &Recording, x: &Tensor, output: &Tensor) -> Result<()> {
-        norm::record(rec, &self.weight, self.bias.as_ref(), x, output, self.centered, self.eps)
+        norm::record(rec, &self.used(), self.bias.as_ref(), x, output, self.centered, self.eps)
     }
 
     /// Records the gradient at `x`; overwrites `d_input`.
     pub fn backward_input(&self, rec: &Recording, x: &Tensor, d_output: &Tensor, d_input: &Tensor) -> Result<()> {
-        norm_grad::record(rec, &self.weight, x, d_output, d_input, self.centered, self.eps, false)
+        self.backward(rec, x, d_output, d_input, false)
     }
 
     /// As [`Norm::backward_input`], added to `d_input`.
@@ -59,7 +154,7 @@ impl Norm {
         d_output: &Tensor,
         d_input: &Tensor,
     ) -> Result<()> {
-        norm_grad::record(rec, &self.weight, x, d_output, d_input, self.centered, self.eps, true)
+        self.backward(rec, x, d_output, d_input, true)
     }
 
     /// Frees the GPU memory.

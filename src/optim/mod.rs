@@ -93,6 +93,16 @@ impl Optimizer {
     /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a learning rate or hyper-parameter out of range, no layers, a layer given twice or
     /// owned by another live optimiser; [`ForeignTensor`](crate::error::ErrorKind::ForeignTensor) for a layer of another [`Gpu`].
     pub fn new(gpu: &Gpu, layers: &[&LoraLinear], options: OptimizerOptions) -> Result<Optimizer> {
+        Optimizer::with_modules(gpu, layers, &[], options)
+    }
+
+    /// The same with tensors of modules that are trained whole, which learn as fast as A.
+    pub(crate) fn with_modules(
+        gpu: &Gpu,
+        layers: &[&LoraLinear],
+        whole: &[(String, Trained)],
+        options: OptimizerOptions,
+    ) -> Result<Optimizer> {
         check(&options)?;
         if layers.is_empty() {
             return Err(Error::argument("layers", "at least one layer", "none"));
@@ -110,8 +120,11 @@ impl Optimizer {
             return Err(Error::argument("layers", "a layer with an active adapter", "none"));
         }
         // All that learns at the one rate first, then what LoRA+ has learn faster, so that the groups are two ranges.
-        let [slow, fast] =
+        let [mut slow, fast] =
             [0, 1].map(|i| adapters.iter().flat_map(|(_, a)| a.trained()[i].clone()).collect::<Vec<_>>());
+        for (_, trained) in whole {
+            slow.push(trained.clone());
+        }
         let first_fast = slow.len();
         let trained: Vec<Trained> = slow.into_iter().chain(fast).collect();
         let labelled = |label| trained.iter().map(|t| (label, t.value.shape())).collect::<Vec<_>>();

@@ -87,7 +87,10 @@ impl LanguageTrainer {
     }
 
     fn saved(&self) -> Saved<'_> {
-        let layers: Vec<_> = self.model().loras().iter().map(|layer| layer.description()).collect();
+        let mut layers: Vec<_> = self.model().loras().iter().map(|layer| layer.description()).collect();
+        for (name, trained) in self.model().trained_whole() {
+            layers.push(name + &crate::gpu::show(trained.value.shape()));
+        }
         let (layers, loss) = (layers.join(" "), "next token".into());
         Saved { gpu: self.model().gpu(), optimizer: self.optimizer(), layers, loss, seed: self.stepper().seed }
     }

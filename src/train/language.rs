@@ -41,7 +41,7 @@ impl LanguageTrainer {
     ) -> Result<LanguageTrainer> {
         let layers = model.loras();
         let layers: Vec<&LoraLinear> = layers.iter().map(Rc::as_ref).collect();
-        let optimizer = Optimizer::new(model.gpu(), &layers, optimizer)?;
+        let optimizer = Optimizer::with_modules(model.gpu(), &layers, &model.trained_whole(), optimizer)?;
         let stepper = Rc::new(Stepper::new(model.gpu(), optimizer, seed, true, MAX_PLANS)?);
         Ok(LanguageTrainer { model: model.clone(), options: SequencesOptions { training: true, ..options }, stepper })
     }
@@ -71,13 +71,18 @@ impl LanguageTrainer {
     /// # Errors
     /// Through the future: as [`Sequences::load`] and [`CausalLM::sequences`], before anything is submitted;
     /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) without a micro-batch, or where other adapters take part than those that the trainer was made with;
-    /// what the GPU refused, which updates nothing.
+    /// [`Busy`](crate::error::ErrorKind::Busy) while the future of a step of new shapes is neither done nor dropped; what the GPU refused, which
+    /// updates nothing.
     pub fn step(&self, batches: &[TokenBatch]) -> impl Future<Output = Result<()>> + use<> {
-        let (started, stepper) = (self.start_step(batches), self.stepper.clone());
+        let stepper = self.stepper.clone();
+        let started = stepper.begin().and_then(|pending| {
+            let (submitted, ended) = self.start_step(batches)?;
+            Ok((submitted, (!ended).then_some(pending)))
+        });
         async move {
-            let (submitted, ended) = started?;
+            let (submitted, pending) = started?;
             submitted.await?;
-            if ended { Ok(()) } else { stepper.end_window().await }
+            if pending.is_some() { stepper.end_window().await } else { Ok(()) }
         }
     }
 
@@ -138,10 +143,32 @@ impl LanguageTrainer {
         if batch.input.labels.is_none() {
             return Err(Error::argument("labels", "one for each token", "none"));
         }
-        let (count, tokens) = (batch.batch, len / batch.batch);
+        self.plan_of(batch.batch, len / batch.batch)
+    }
+
+    fn plan_of(&self, count: usize, tokens: usize) -> Result<Rc<Plan<Sequences>>> {
         let loras = self.model.loras();
         let layers: Vec<&LoraLinear> = loras.iter().map(Rc::as_ref).collect();
-        self.stepper.plan([count, tokens], &layers, |draft| self.record(count, tokens, draft))
+        let shape = [count, tokens, self.model.whole_enabled().into()];
+        self.stepper.plan(shape, &layers, |draft| self.record(count, tokens, draft))
+    }
+
+    /// How many kernels a step over batches of this shape needs that are not compiled yet.
+    ///
+    /// # Errors
+    /// As [`CausalLM::sequences`].
+    #[cfg(target_arch = "wasm32")]
+    pub fn missing_kernels(&self, batch: usize, tokens: usize) -> Result<usize> {
+        Ok(self.plan_of(batch, tokens)?.missing_kernels(&self.stepper))
+    }
+
+    /// Compiles them; returns how many.
+    ///
+    /// # Errors
+    /// As [`CausalLM::sequences`].
+    #[cfg(target_arch = "wasm32")]
+    pub fn compile_missing(&self, batch: usize, tokens: usize, keep: bool) -> Result<usize> {
+        self.plan_of(batch, tokens)?.compile_missing(&self.stepper, keep)
     }
 
     fn record(&self, count: usize, tokens: usize, draft: Draft) -> Result<Sequences> {
@@ -151,8 +178,7 @@ impl LanguageTrainer {
         let sequences = model.sequences(count, tokens, options)?;
         if let Some(rec) = micro_step {
             sequences.record_forward(rec, model, Some(training))?;
-            sequences.record_loss(rec, model, optimizer.totals())?;
-            sequences.record_backward(rec, model, Some(training))?;
+            sequences.record_loss_and_backward(rec, model, optimizer.totals(), Some(training))?;
         }
         evaluate.zero(optimizer.evaluation())?;
         sequences.record_forward(evaluate, model, None)?;

@@ -35,8 +35,8 @@ pub(crate) struct Plan<T> {
 /// What a plan is for.
 #[derive(PartialEq)]
 struct Key {
-    /// Sequences and tokens of each; or 1 and rows.
-    shape: [usize; 2],
+    /// Sequences, tokens of each, and 1 where modules that are trained whole take part; or 1, rows and 0.
+    shape: [usize; 3],
     /// Of each layer, which adapters take part, and their scalings.
     adapters: Vec<Vec<(String, u32)>>,
 }
@@ -63,6 +63,17 @@ pub(crate) struct Stepper<T> {
     attempts: Rc<Cell<u64>>,
     /// Around the micro-batches of one step: zeros into gradients and totals; the update.
     window: [Recording; 2],
+    /// Whether a step's micro-batches are under way, whose update comes later: until then gradients and sums are its own.
+    pending: Rc<Cell<bool>>,
+}
+
+/// Such a step, until it is dropped.
+pub(crate) struct Pending(Rc<Cell<bool>>);
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 impl<T: Tensors + 'static> Stepper<T> {
@@ -72,13 +83,25 @@ impl<T: Tensors + 'static> Stepper<T> {
         optimizer.zero_grad(&window[0])?;
         optimizer.zero_sums(&window[0])?;
         optimizer.step(&window[1])?;
-        Ok(Stepper { optimizer, seed, in_parts, most, plans: Rc::default(), attempts: Rc::default(), window })
+        let (plans, attempts, pending) = (Rc::default(), Rc::default(), Rc::default());
+        Ok(Stepper { optimizer, seed, in_parts, most, plans, attempts, window, pending })
+    }
+
+    /// Begins a step whose update may come later.
+    ///
+    /// # Errors
+    /// [`Busy`](crate::error::ErrorKind::Busy) while there is another.
+    pub fn begin(&self) -> Result<Pending> {
+        match self.pending.replace(true) {
+            true => Err(Error::busy("a step whose future is neither done nor dropped")),
+            false => Ok(Pending(self.pending.clone())),
+        }
     }
 
     /// The plan of this shape for the adapters that take part now, which `make` records on first use.
     pub fn plan(
         &self,
-        shape: [usize; 2],
+        shape: [usize; 3],
         layers: &[&LoraLinear],
         make: impl FnOnce(Draft) -> Result<T>,
     ) -> Result<Rc<Plan<T>>> {

@@ -166,12 +166,17 @@ impl Trainer {
     /// # Errors
     /// Through the future: [`Shape`](crate::error::ErrorKind::Shape) where a length differs, before anything is submitted;
     /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a label out of range, no micro-batch, or where other adapters take part than those that the
-    /// trainer was made with; what the GPU refused, which updates nothing.
+    /// trainer was made with; [`Busy`](crate::error::ErrorKind::Busy) while the future of a step of several is neither done nor dropped; what the
+    /// GPU refused, which updates nothing.
     pub fn step<'a>(&'a self, batches: &[Batch]) -> impl Future<Output = Result<()>> + use<'a> {
-        let (submitted, several) = (self.start_step(batches), batches.len() > 1);
+        let started = self.stepper.begin().and_then(|pending| {
+            // One alone is submitted with its update.
+            Ok((self.start_step(batches)?, (batches.len() > 1).then_some(pending)))
+        });
         async move {
-            submitted?.await?;
-            if several { self.stepper.end_window().await } else { Ok(()) }
+            let (submitted, pending) = started?;
+            submitted.await?;
+            if pending.is_some() { self.stepper.end_window().await } else { Ok(()) }
         }
     }
 
@@ -250,7 +255,7 @@ impl Trainer {
 
     /// The plan for this many tokens, made on first use.
     pub(crate) fn plan(&self, tokens: usize) -> Result<Rc<TrainerPlan>> {
-        self.stepper.plan([1, tokens], &self.network.layers(), |draft| self.record(tokens, draft))
+        self.stepper.plan([1, tokens, 0], &self.network.layers(), |draft| self.record(tokens, draft))
     }
 
     fn record(&self, tokens: usize, Draft { training, micro_step, evaluate }: Draft) -> Result<Buffers> {

@@ -12,8 +12,8 @@ use crate::io::safetensors::{Dtype, Header};
 use crate::io::{Adapter, AdapterConfig, NewConfig};
 use crate::model::{gguf_sources, safetensors_sources};
 use crate::{
-    CausalLM, Error, Generation, Gpu, Input, LanguageTrainer, LoraLinear, ModelConfig, ModelLoader, Sampling,
-    SequencesOptions, SourceTensor, Store, TokenBatch,
+    CausalLM, Error, Generation, Gpu, Input, LanguageTrainer, ModelConfig, ModelLoader, Sampling, SequencesOptions,
+    SourceTensor, Store, TokenBatch,
 };
 
 /// A language model, with the configuration of its adapter.
@@ -36,7 +36,7 @@ impl RawCausalLM {
         self.model.config().eos_token_ids.clone()
     }
 
-    /// Names of the linear layers that can have adapters.
+    /// Names of the layers' linear modules.
     pub fn modules(&self) -> Vec<String> {
         self.model.linears().iter().map(|linear| linear.name().to_string()).collect()
     }
@@ -96,15 +96,14 @@ impl RawCausalLM {
     /// Takes the adapter away.
     #[wasm_bindgen(js_name = removeAdapter)]
     pub fn remove_adapter(&self) -> Result<()> {
-        self.model.loras().iter().try_for_each(|lora| lora.refuse_owned())?;
-        self.model.loras().iter().for_each(|lora| self.model.remove_lora(lora));
+        self.model.remove_adapters()?;
         self.adapter.take();
         Ok(())
     }
 
     #[wasm_bindgen(js_name = setEnabled)]
     pub fn set_enabled(&self, enabled: bool) {
-        self.model.loras().iter().for_each(|lora| LoraLinear::set_enabled(lora, enabled));
+        self.model.set_adapter_enabled(enabled);
     }
 
     #[wasm_bindgen(js_name = setScale)]
@@ -146,14 +145,25 @@ pub struct RawAdapterConfig(AdapterConfig);
 
 #[wasm_bindgen]
 impl RawAdapterConfig {
-    /// `flags`: 1 rsLoRA, 2 DoRA, 4 lora_bias. Without `targets` all linear layers.
+    /// `flags`: 1 rsLoRA, 2 DoRA, 4 lora_bias. Without `targets` all linear layers; `saved` are trained whole.
     #[wasm_bindgen(constructor)]
-    pub fn new(rank: usize, alpha: f64, targets: Vec<String>, dropout: f64, flags: u32) -> Result<RawAdapterConfig> {
+    pub fn new(
+        rank: usize,
+        alpha: f64,
+        targets: Vec<String>,
+        saved: Vec<String>,
+        dropout: f64,
+        flags: u32,
+    ) -> Result<RawAdapterConfig> {
         let new = NewConfig { rank, alpha, target_modules: &targets, ranks: &[], alphas: &[], base_model: None };
         let mut config = AdapterConfig::new(&new)?;
         let flag = |bit: u32| if flags & bit > 0 { "true" } else { "false" };
         if targets.is_empty() {
             config.set("target_modules", "\"all-linear\"")?;
+        }
+        if !saved.is_empty() {
+            let names: Vec<String> = saved.iter().map(|name| crate::io::json::quoted(name)).collect();
+            config.set("modules_to_save", &format!("[{}]", names.join(", ")))?;
         }
         config.set("lora_dropout", &crate::error::show_number(dropout))?;
         config.set("task_type", "\"CAUSAL_LM\"")?;
@@ -317,6 +327,16 @@ impl RawLanguageTrainer {
         let batches: Vec<Batch> = batches.iter().map(|value| Batch::from(&value)).collect();
         let tokens: Vec<TokenBatch> = batches.iter().map(Batch::tokens).collect();
         promise(self.0.step(&tokens).map_unit())
+    }
+
+    /// Kernels of a step over batches of this shape that are not compiled yet.
+    pub fn missing(&self, batch: usize, tokens: usize) -> Result<usize> {
+        Ok(self.0.missing_kernels(batch, tokens)?)
+    }
+
+    /// As `RawRecording::compile`.
+    pub fn compile(&self, batch: usize, tokens: usize, keep: bool) -> Result<usize> {
+        Ok(self.0.compile_missing(batch, tokens, keep)?)
     }
 
     /// `[mean loss, labels that it counts]`

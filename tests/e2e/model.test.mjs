@@ -118,6 +118,85 @@ inPage("an adapter is trained, saved and loaded, and on, off and on again", asyn
   assert.deepEqual([config.peft_type, config.r, config.lora_alpha, config.target_modules], ["LORA", 8, 16, ["q_proj", "v_proj", "down_proj"]]);
 });
 
+inPage("adapters on embedding and head, and modules trained whole, learn, are switched off, saved and loaded", async () => {
+  const inputIds = Int32Array.from({ length: 11 }, (_, i) => (7 * i + 3) % 90), examples = [{ inputIds, labels: inputIds }];
+  const results = [];
+  for (const options of [{ targetModules: ["embed_tokens", "lm_head"] }, { targetModules: ["q_proj"], modulesToSave: ["norm", "lm_head", "embed_tokens"] }]) {
+    const model = await L.CausalLM.load(gpu, await source());
+    const adapter = { rank: 4, alpha: 8, seed: 3, ...options };
+    const before = gpu.memory().bytes, estimate = model.estimate({ ...adapter, tokens: 11 });
+    const logits = async (m) => Array.from(await m.logits(inputIds));
+    const base = await logits(model);
+    model.addAdapter(adapter);
+    const begun = String(await logits(model)) === String(base);
+    const trainer = new L.LanguageTrainer(model, { optimizer: L.adamw({ lr: 0.01, weightDecay: 0 }) });
+    const losses = (await collect(trainer.train(examples, { epochs: 12 }))).map(({ loss }) => loss);
+    const held = gpu.memory().bytes - before + model.bytes;
+    const busy = await code((async () => model.removeAdapter())());
+    const learned = await logits(model), saved = await model.saveAdapter(), text = () => collect(model.generate(inputIds.slice(0, 3), { maxTokens: 5, stopTokenIds: [] }));
+    const words = await text();
+    trainer.dispose();
+    model.adapterEnabled = false;
+    const off = String(await logits(model)) === String(base);
+    model.adapterEnabled = true;
+    const on = String(await text()) === String(words);
+    model.removeAdapter();
+    const gone = String(await logits(model)) === String(base);
+    await model.loadAdapter(saved);
+    const loaded = String(await logits(model)) === String(learned);
+    model.dispose();
+    results.push({ losses, same: [begun, off, on, gone, loaded], busy, share: estimate.total / held, config: JSON.parse(saved.config) });
+  }
+  const model = await L.CausalLM.load(gpu, await source());
+  const refused = [];
+  for (const more of [{ targetModules: ["lm_head"], useDora: true }, { targetModules: ["embed_tokens"], loraBias: true }, { modulesToSave: ["score"] }, { modulesToSave: "norm" }]) {
+    refused.push(await code((async () => model.addAdapter({ rank: 2, ...more }))()));
+  }
+  model.dispose();
+  return { results, refused };
+}, undefined, ({ results, refused }) => {
+  for (const { losses, same, busy, share, config } of results) {
+    assert.ok(losses.at(-1) < losses[0] / 3, String(losses));
+    assert.deepEqual(same, [true, true, true, true, true]);
+    assert.match(busy, /^invalid-argument: adapter/);
+    assert.ok(Math.abs(share - 1) < 0.1, String(share));
+    assert.equal(config.peft_type, "LORA");
+  }
+  assert.deepEqual(results[1].config.modules_to_save, ["norm", "lm_head", "embed_tokens"]);
+  const expected = [/^unsupported: DoRA on `lm_head`/, /^unsupported: lora_bias on the embedding/, /^unmatched: modules_to_save: .*score/, /^invalid-argument: modulesToSave/];
+  refused.forEach((text, i) => assert.match(text, expected[i]));
+});
+
+inPage("a language model's kernels are compiled ahead of its first step, which then makes none", async () => {
+  const model = await L.CausalLM.load(gpu, await source());
+  model.addAdapter({ rank: 4, seed: 3 });
+  const inputIds = Int32Array.from({ length: 11 }, (_, i) => i), progress = [], asked = [];
+  const trainer = new L.LanguageTrainer(model, { optimizer: L.adamw({ lr: 0.01 }) });
+  const own = gpu.device.createComputePipelineAsync;
+  gpu.device.createComputePipelineAsync = function (descriptor) {
+    asked.push(descriptor.label);
+    return own.call(this, descriptor);
+  };
+  const before = gpu.stats().pipelines, began = performance.now();
+  const steps = trainer.train([{ inputIds, labels: inputIds }], { epochs: 3, onCompile: (done, total) => progress.push([done, total]) });
+  await steps.next();
+  const first = performance.now() - began, made = gpu.stats().pipelines - before;
+  await collect(steps);
+  const later = gpu.stats().pipelines - before - made;
+  const wrong = await code(collect(trainer.train([{ inputIds, labels: inputIds }], { onCompile: 5 })));
+  trainer.dispose();
+  model.dispose();
+  return { progress, asked, made, later, first, wrong };
+}, undefined, ({ progress, asked, made, later, first, wrong }) => {
+  console.log(`${made} kernels compiled ahead; first step after ${(first / 1000).toFixed(1)} s`);
+  assert.ok(asked.includes("nn/attention") && asked.includes("optim/adamw"), String(asked));
+  assert.equal(new Set(asked).size, asked.length);
+  assert.ok(made === asked.length || made === asked.length + 1, `${made} made, ${asked.length} ahead`); // zeros are no kernel's
+  assert.deepEqual(progress, asked.map((_, i) => [i + 1, asked.length]));
+  assert.equal(later, 0);
+  assert.match(wrong, /^invalid-argument: onCompile/);
+});
+
 inPage("what is no model is refused by name", async () => {
   const { config, weights } = await source();
   const text = new TextDecoder().decode(config);

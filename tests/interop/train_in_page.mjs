@@ -14,6 +14,8 @@ const VARIANTS = {
 };
 const MODEL_VARIANTS = {
   model_qv: { targetModules: ["q_proj", "v_proj"] }, model_all: {}, model_rslora: { useRslora: true, alpha: 3 }, model_dora: { useDora: true }, model_dropout: { dropout: 0.2 },
+  model_embed: { targetModules: ["embed_tokens", "q_proj"] }, model_head: { targetModules: ["lm_head", "v_proj"], useRslora: true },
+  model_whole: { targetModules: ["down_proj", "embed_tokens"], modulesToSave: ["lm_head", "norm", "layers.0.self_attn.o_proj"] },
 };
 const write = (name, { config, weights, ...rest }) => {
   const own = join(folder, "page", name);

@@ -80,8 +80,20 @@ const SAMPLED: &[Dims] = &[
     d(65, 16, 14, 6),
 ];
 
-/// Rows × features of `out_features`.
-const GATHERED: &[Dims] = &[d(3, 5, 7, 1), d(1, 64, 2, 1), d(1, 1, 1, 1), d(13, 5, 200, 1), d(4_194_241, 1, 3, 1)];
+/// Rows × features of `out_features`; `rank` 2 is a table of columns. The last needs workgroups in two dimensions.
+const GATHERED: &[Dims] =
+    &[d(3, 5, 7, 2), d(13, 5, 200, 1), d(1, 1, 1, 1), d(1, 64, 2, 2), d(9, 3, 4, 1), d(4_194_241, 1, 3, 2)];
+
+/// The same, with few rows: each looks at all the others.
+const SCATTERED: &[Dims] = &[
+    d(3, 5, 7, 2),
+    d(13, 5, 200, 1),
+    d(1, 1, 1, 1),
+    d(1, 64, 2, 2),
+    d(65, 3, 1, 2),
+    d(40, 4, 9, 1),
+    d(257, 17, 130, 2),
+];
 
 /// Rows × classes in chunks of `out_features`.
 const CHUNKED: &[Dims] = &[
@@ -137,7 +149,7 @@ fn show_sampled(d: &Dims) -> String {
 }
 
 fn show_gathered(d: &Dims) -> String {
-    format!("{}×{} of {}", d.tokens, d.in_features, d.out_features)
+    format!("{}×{} of {}{}", d.tokens, d.in_features, d.out_features, if d.rank == 2 { " columns" } else { "" })
 }
 
 fn show_chunked(d: &Dims) -> String {
@@ -389,16 +401,46 @@ fn add(d: Dims, rng: &mut Rng) -> Case {
     )
 }
 
-fn embedding(d: Dims, rng: &mut Rng) -> Case {
-    let (rows, features, vocabulary) = (d.tokens, d.in_features, d.out_features);
-    let weight = given(rng, &[vocabulary, features]);
+/// `[rows, columns]` as `[columns, rows]`.
+fn transposed<T: Copy>(values: &[T], columns: usize) -> Vec<T> {
+    (0..values.len()).map(|i| values[i % (values.len() / columns) * columns + i / (values.len() / columns)]).collect()
+}
+
+/// Ids with the last one among them.
+fn some_ids(rng: &mut Rng, rows: usize, vocabulary: usize) -> Vec<i32> {
     let mut ids: Vec<i32> = (0..rows).map(|_| below(rng, vocabulary)).collect();
     ids[0] = vocabulary as i32 - 1;
+    ids
+}
+
+fn embedding(d: Dims, rng: &mut Rng) -> Case {
+    let (rows, features, vocabulary, columns) = (d.tokens, d.in_features, d.out_features, d.rank == 2);
+    let mut weight = given(rng, &[vocabulary, features]);
+    let ids = some_ids(rng, rows, vocabulary);
     let found = reference::nn::embedding(&weight.f64(), features, &ids);
+    if columns {
+        weight = Given::new(&[features, vocabulary], transposed(&weight.data, features));
+    }
     case(
         [weight, integers(&[rows], ids), unset(&[rows, features])],
-        |rec, [weight, ids, output]| nn::embedding::record(rec, weight, ids, output),
+        move |rec, [weight, ids, output]| nn::embedding::record(rec, weight, ids, output, columns),
         [(2, exact(&found))],
+    )
+}
+
+fn embedding_grad(d: Dims, rng: &mut Rng) -> Case {
+    let (rows, features, vocabulary, columns) = (d.tokens, d.in_features, d.out_features, d.rank == 2);
+    let (d_output, mut before) = (given(rng, &[rows, features]), given(rng, &[vocabulary, features]));
+    let ids = some_ids(rng, rows, vocabulary);
+    let mut sums = reference::nn::embedding_grad(&ids, &d_output.f64(), &before.f64(), features, 1.75);
+    if columns {
+        before = Given::new(&[features, vocabulary], transposed(&before.data, features));
+        sums = transposed(&sums, features);
+    }
+    case(
+        [integers(&[rows], ids), d_output, before],
+        move |rec, [ids, d_output, d_weight]| nn::embedding_grad::record(rec, ids, d_output, d_weight, columns, 1.75),
+        [(2, products(&sums))],
     )
 }
 
@@ -670,10 +712,27 @@ pub static SPECS: &[Spec] = &[
     ]),
     spec!(nn / embedding, GATHERED 0..2, show_gathered, EXACT, [
         ("the row as its id", "u32(ids[i / params.features])", "i / params.features"),
-        ("the first feature", " + i % params.features", ""),
+        ("the first feature", " + i % params.features * params.column_stride", ""),
+        ("features side by side", "* params.column_stride", ""),
+        ("ids side by side", "* params.row_stride", ""),
         ("the last element left out", "i >= params.rows * params.features", "i + 1 >= params.rows * params.features"),
         ("stopping at the tile", "i >= params.rows * params.features", "i >= min(params.rows * params.features, WORKGROUP)"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(nn / embedding_grad, SCATTERED 0..6, show_gathered, PRODUCTS, [
+        ("overwriting", "] += params.scale", "] = params.scale"),
+        ("the scale never", "params.scale * sum[j]", "sum[j]"),
+        ("the scale twice", "params.scale * sum[j]", "params.scale * params.scale * sum[j]"),
+        ("one row of each id", "row = first; row < params.rows", "row = first; row < first + 1"),
+        ("the last row left out", "row = first; row < params.rows", "row = first; row + 1 < params.rows"),
+        ("every row adds up all", "return;\n        }\n    }\n    // Out", "continue;\n        }\n    }\n    // Out"),
+        ("all rows", "if ids[row] == token {\n            let", "if true {\n            let"),
+        ("the row as its id", "u32(token) *", "first *"),
+        ("features side by side", "(feature + j) * params.column_stride", "feature + j"),
+        ("ids side by side", "u32(token) * params.row_stride", "u32(token)"),
+        ("one feature for four", "i % parts * 4", "i % parts"),
+        ("the last feature left out", "feature + j < params.features", "feature + j + 1 < params.features"),
+        ("stopping at the tile", "first >= params.rows", "i >= WORKGROUP"),
     ]),
     spec!(nn / gated, GATED 0..2, show_gated, FUNCTIONS_BOUND, [
         ("up dropped", "g * sigmoid(g) * up[i]", "g * sigmoid(g)"),

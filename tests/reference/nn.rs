@@ -3,7 +3,7 @@
 //! `extra` is in roundings of 2⁻²⁴, from what WGSL lets functions err by: exp 3 + 2·|x| ulp, division 2.5 ulp, inverse
 //! square root 2 ulp; an ulp is at most 2 roundings.
 
-use super::{Sum, dot, logistic};
+use super::{Sum, dot, logistic, matrix};
 
 /// Which elementwise function.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -372,6 +372,15 @@ pub fn add(a: f64, b: f64) -> Sum {
 /// The rows of a table that the ids name.
 pub fn embedding(weight: &[f64], features: usize, ids: &[i32]) -> Vec<f64> {
     ids.iter().flat_map(|id| weight[*id as usize * features..][..features].to_vec()).collect()
+}
+
+/// A table's gradient: to each row is added what came of it, wherever its id stood.
+pub fn embedding_grad(ids: &[i32], d_output: &[f64], before: &[f64], features: usize, scale: f64) -> Vec<Sum> {
+    matrix(before.len() / features, features, |row, feature| {
+        let own = ids.iter().enumerate().filter(|(_, id)| **id as usize == row);
+        let sum = dot(own.map(|(t, _)| (d_output[t * features + feature], scale)));
+        sum.plus(Sum::of(before[row * features + feature]))
+    })
 }
 
 /// How a token is chosen.

@@ -1,4 +1,4 @@
-//! Rows of a table by their index.
+//! Rows or columns of a table by their index.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -19,15 +19,25 @@ pub static KERNEL: Kernel = Kernel {
 struct Params {
     rows: u32,
     features: u32,
+    row_stride: u32,
+    column_stride: u32,
 }
 
-/// Records `output[row] = weight[ids[row]]`: `weight [vocabulary, features]`, `ids [rows]` of integers, which are the
-/// caller's to check, `output [rows, features]`.
-pub fn record(rec: &Recording, weight: &Tensor, ids: &Tensor, output: &Tensor) -> Result<()> {
-    let [_, features] = weight.matrix("weight")?;
+/// Features of a table, and the strides of its ids and features: of `[vocabulary, features]`, or with `columns` of
+/// `[features, vocabulary]`.
+pub(super) fn strides(weight: &Tensor, columns: bool) -> Result<[usize; 3]> {
+    let [first, last] = weight.matrix("weight")?;
+    Ok(if columns { [first, 1, last] } else { [last, last, 1] })
+}
+
+/// Records `output[row] = weight[ids[row]]`: `weight [vocabulary, features]`, or with `columns` `[features, vocabulary]`,
+/// `ids [rows]` of integers, which are the caller's to check, `output [rows, features]`.
+pub fn record(rec: &Recording, weight: &Tensor, ids: &Tensor, output: &Tensor, columns: bool) -> Result<()> {
+    let [features, row_stride, column_stride] = strides(weight, columns)?;
     let [rows, _] = output.matrix("output")?;
     ids.expect_shape("ids", &[rows])?;
     output.expect_shape("output", &[rows, features])?;
     let groups = workgroups(output.len(), KERNEL.constant(rec.gpu(), "WORKGROUP"));
-    rec.dispatch(&KERNEL, &[weight, ids, output], Params { rows: rows as u32, features: features as u32 }, groups)
+    let [rows, features, row_stride, column_stride] = [rows, features, row_stride, column_stride].map(|n| n as u32);
+    rec.dispatch(&KERNEL, &[weight, ids, output], Params { rows, features, row_stride, column_stride }, groups)
 }

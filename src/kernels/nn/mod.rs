@@ -12,6 +12,7 @@ pub mod attention_grad_q;
 pub mod attention_step;
 pub mod cache_write;
 pub mod embedding;
+pub mod embedding_grad;
 pub mod gated;
 pub mod gated_grad;
 pub mod norm;

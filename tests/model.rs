@@ -892,6 +892,31 @@ async fn a_refused_step_updates_nothing_and_holds_nothing() {
     model.destroy();
 }
 
+/// Nothing that a training keeps has tokens² elements.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn memory_grows_with_the_tokens_and_not_with_their_square() {
+    let gpu = gpu().await;
+    let config = random_model(&gpu, Family::Qwen3, true).config().clone();
+    let mut held = Vec::new();
+    for tokens in [256, 512, 1024] {
+        let config = ModelConfig { max_positions: 1024, ..config.clone() };
+        let model = Rc::new(CausalLM::new(&gpu, config).unwrap());
+        random_adapters(&model, true, 0.25);
+        let trainer = LanguageTrainer::new(&model, sgd(), SequencesOptions::default(), 0).unwrap();
+        let ids = random_ids(&mut Rng(3), tokens);
+        let input = Input { input_ids: &ids, labels: Some(&ids), ..Input::default() };
+        let before = gpu.memory().bytes;
+        // Its plan has all that a step of this length needs.
+        drop(trainer.evaluate(&TokenBatch { batch: 1, input }));
+        held.push((gpu.memory().bytes - before) as f64);
+        trainer.destroy();
+        model.destroy();
+    }
+    let growth = (held[2] - held[1]) / (held[1] - held[0]);
+    say(&format!("bytes of 256, 512 and 1024 tokens: {held:?}"));
+    assert!((growth - 2.0).abs() < 0.05, "{held:?}");
+}
+
 /// Two steps at once would share gradients and sums: the second is refused, and the first is as if there had been none.
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn a_second_pending_step_is_refused() {

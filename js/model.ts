@@ -27,11 +27,13 @@ export interface ModelAdapterOptions {
   useRslora?: boolean;
   useDora?: boolean;
   loraBias?: boolean;
+  /** Which of the model's own biases are trained: those of the adapted modules, or all; default "none". */
+  bias?: "none" | "lora_only" | "all";
   /** The same seed gives the same bits on every device. */
   seed?: number;
 }
 
-const ADAPTER_OPTIONS = ["rank", "alpha", "targetModules", "modulesToSave", "dropout", "useRslora", "useDora", "loraBias", "seed"];
+const ADAPTER_OPTIONS = ["rank", "alpha", "targetModules", "modulesToSave", "dropout", "useRslora", "useDora", "loraBias", "bias", "seed"];
 
 /** Options of {@link CausalLM.estimate}. */
 export interface EstimateOptions extends ModelAdapterOptions {
@@ -447,7 +449,9 @@ function checkFile(name: string, file: unknown): void {
   if (!isFile(file)) throw new LoraError("invalid-argument", `${name}: expected a Uint8Array, Blob or File, got ${show(file)}`);
 }
 
-function adapterConfig({ rank, alpha = rank, targetModules = [], modulesToSave = [], dropout = 0, useRslora, useDora, loraBias }: ModelAdapterOptions): RawAdapterConfig {
+function adapterConfig({ rank, alpha = rank, targetModules = [], modulesToSave = [], dropout = 0, useRslora, useDora, loraBias, bias = "none" }: ModelAdapterOptions): RawAdapterConfig {
+  const which = ["none", "lora_only", "all"].indexOf(bias);
+  if (which < 0) throw new LoraError("invalid-argument", `bias: expected none, lora_only or all, got ${show(bias)}`);
   const flags = [useRslora, useDora, loraBias].reduce(
     (sum: number, flag, bit) => sum + (boolean("flags", flag ?? false) ? 1 << bit : 0),
     0,
@@ -458,7 +462,7 @@ function adapterConfig({ rank, alpha = rank, targetModules = [], modulesToSave =
     }
   }
   const [r, a, d] = [integer("rank", rank), finite("alpha", alpha), finite("dropout", dropout)];
-  return new RawAdapterConfig(r, a, [...targetModules], [...modulesToSave], d, flags);
+  return new RawAdapterConfig(r, a, [...targetModules], [...modulesToSave], d, flags + 8 * which);
 }
 
 function ids(name: string, values: ArrayLike<number>): Int32Array {

@@ -163,7 +163,10 @@ async fn golden_models() {
             let counted = tokens.labels.iter().filter(|label| **label != -100).count() as f32;
             for (name, _, tensor) in all_trained(&model) {
                 let prefix = format!("grad.base_model.model.{name}");
-                let key = trace.names().find(|key| key.starts_with(&prefix)).unwrap_or_else(|| panic!("{prefix}"));
+                // Of a module that has an adapter PEFT calls the bias its base_layer's.
+                let other = prefix.replace("_proj.bias", "_proj.base_layer.bias");
+                let found = |prefix: &str| trace.names().find(|key| key.starts_with(prefix));
+                let key = found(&prefix).or(found(&other)).unwrap_or_else(|| panic!("{prefix}"));
                 let got: Vec<f32> = tensor.read().await.unwrap().iter().map(|g| g / counted).collect();
                 let golden = trace.tensor(key);
                 let share = assert_within(&format!("{folder} {key}"), &got, golden, 1e-4 * largest(golden));
@@ -207,6 +210,58 @@ async fn golden_models() {
         ));
     }
     assert!(compared > 0);
+}
+
+/// PEFT's own files, of every option that models have; those that sit on another base are refused by name.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn golden_files_of_peft() {
+    let gpu = gpu().await;
+    let end = "/adapter_model.safetensors";
+    let folders: Vec<String> =
+        list().await.iter().filter_map(|path| Some(path.strip_suffix(end)?.to_string())).collect();
+    let mut compared = 0;
+    for folder in folders.iter().filter(|folder| folder.starts_with("peft_files/")) {
+        if !list().await.contains(&format!("{folder}/logits.safetensors")) {
+            continue; // of several together
+        }
+        let golden = File::read(&format!("{folder}/logits.safetensors")).await;
+        let model = load(&gpu, &format!("peft_files/base_{}", golden.meta("base").as_str().unwrap())).await;
+        let [config, weights] = [
+            bytes(&format!("{folder}/adapter_config.json")).await,
+            bytes(&format!("{folder}/adapter_model.safetensors")).await,
+        ];
+        let adapter = Adapter::read(&config, &weights, true).unwrap();
+        let ids = golden.labels("input_ids");
+        let input = Input { input_ids: &ids, ..Input::default() };
+        let batch = golden.shape("input_ids")[0];
+        let base = model.logits(batch, &input).await.unwrap();
+        if adapter.config.init_lora_weights().changes_base() {
+            refused(folder, model.load_adapter(&adapter), "unsupported", &["init_lora_weights"]);
+            model.destroy();
+            continue;
+        }
+        model.load_adapter(&adapter).unwrap();
+        let logits = model.logits(batch, &input).await.unwrap();
+        let expected = golden.tensor("logits");
+        let share = assert_within(folder, &logits, expected, 2e-5 * largest(expected));
+        let saved = model.save_adapter(&adapter.config).await.unwrap();
+        assert_eq!(saved.parameters(), adapter.parameters() - copies(&adapter), "{folder}");
+        model.set_adapter_enabled(false);
+        assert!(bits(&model.logits(batch, &input).await.unwrap()) == bits(&base), "{folder} switched off");
+        model.remove_adapters().unwrap();
+        model.load_adapter(&saved).unwrap();
+        assert!(bits(&model.logits(batch, &input).await.unwrap()) == bits(&logits), "{folder} saved and loaded");
+        model.destroy();
+        compared += 1;
+        say(&format!("golden {folder}: logits {share:.2} of their bound"));
+    }
+    assert!(compared > 0);
+}
+
+/// Numbers that PEFT saves beside an adapter though they are frozen.
+fn copies(adapter: &Adapter) -> usize {
+    let copies = adapter.others.iter().filter(|other| other.name.ends_with(".base_layer.weight"));
+    copies.map(|other| other.shape.iter().product::<usize>()).sum()
 }
 
 // ── what must be the same ──
@@ -670,13 +725,16 @@ async fn adapters_at_the_ends_and_whole_modules_hold_what_was_estimated_and_leav
         (&["embed_tokens", "q_proj"][..], r#"["lm_head", "norm", "layers.1.mlp"]"#),
         (&["lm_head"][..], r#"["embed_tokens", "q_norm"]"#),
         (&["embed_tokens", "lm_head", "v_proj"][..], "null"),
+        (&["q_proj"][..], "null"), // with all biases
     ] {
-        let model = random_model(&gpu, Family::Qwen3, targets.len() > 1);
+        let family = if targets == ["q_proj"] { Family::Qwen2 } else { Family::Qwen3 };
+        let model = random_model(&gpu, family, targets.len() > 1);
         let ids = random_ids(&mut Rng(3), 60);
         let labels = shift_labels(30, &ids);
         let input = Input { input_ids: &ids, labels: Some(&labels), ..Input::default() };
         let base = model.logits(2, &input).await.unwrap();
-        let config = adapter_config(targets, &[("modules_to_save", saved)]);
+        let bias = if family == Family::Qwen2 { "\"all\"" } else { "\"none\"" };
+        let config = adapter_config(targets, &[("modules_to_save", saved), ("bias", bias)]);
         let (mut left, mut last) = (Vec::new(), None);
         for _ in 0..2 {
             let estimate = model.estimate(&config, 2, 30, true).unwrap();

@@ -84,6 +84,11 @@ impl FrozenLinear {
         })
     }
 
+    /// The same layer with another bias `[out_features]`.
+    pub(crate) fn with_bias(&self, bias: Tensor) -> FrozenLinear {
+        FrozenLinear { bias: Some(bias), ..self.clone() }
+    }
+
     /// How the weight is stored.
     pub fn kind(&self) -> WeightKind {
         self.kind

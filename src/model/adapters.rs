@@ -78,9 +78,6 @@ impl CausalLM {
         if let Some(what) = config.unsupported() {
             return refuse(what);
         }
-        if config.bias() != "none" {
-            return refuse(format!("bias: {:?} on a language model; \"none\" is", config.bias()));
-        }
         if self.config().tie_word_embeddings && config.get("ensure_weight_tying") == Some("true") {
             return refuse("ensure_weight_tying: true; embedding and head have adapters of their own".into());
         }
@@ -105,7 +102,7 @@ impl CausalLM {
             (modules[target.module].name.as_str(), LoraConfig { seed: seed.wrapping_add(i), ..options })
         });
         let chosen: Vec<_> = chosen.collect();
-        let loras = self.add_loras(&chosen, &saved)?;
+        let loras = self.add_loras(&chosen, &saved, &config.bias())?;
         let init = config.init_lora_weights();
         let mut pairs = loras.iter().zip(&chosen);
         self.or_nothing(pairs.try_for_each(|(lora, (_, options))| start(lora, &init, options.seed)))?;
@@ -137,7 +134,10 @@ impl CausalLM {
                     let got = crate::gpu::show(&other.shape);
                     return Err(Error::shape(&format!("`{}`", other.name), crate::gpu::show(&shape), got));
                 }
-            } else if !saved.iter().any(|saved| saved == module) {
+                continue;
+            }
+            let bias = name.ends_with(".bias") && adapter.config.bias() != "none";
+            if !bias && !saved.iter().any(|saved| saved == module) {
                 return Err(Error::unsupported(format!("an adapter that replaces the model's own `{}`", other.name)));
             }
         }
@@ -150,7 +150,7 @@ impl CausalLM {
                 (module.name.as_str(), LoraConfig { use_dora, lora_bias, ..options })
             })
             .collect();
-        let loras = self.add_loras(&chosen, &saved)?;
+        let loras = self.add_loras(&chosen, &saved, &adapter.config.bias())?;
         self.or_nothing(self.write_adapter(&loras, adapter))?;
         Ok(loras)
     }
@@ -160,7 +160,8 @@ impl CausalLM {
         loras.iter().zip(&adapter.modules).try_for_each(|(lora, module)| write(lora, module))?;
         for (name, trained) in self.trained_whole() {
             let own = adapter.others.iter().find(|other| name_in_model(&other.name) == name);
-            let own = own.ok_or_else(|| Error::unmatched(format!("the adapter lacks `{name}` of modules_to_save")))?;
+            let own = own
+                .ok_or_else(|| Error::unmatched(format!("the adapter lacks `{name}`, which it says that it trains")))?;
             let values = to_f32(&own.name, own.dtype, &own.data)?;
             check_length(&name, trained.value.len() as u64, values.len())?;
             trained.value.write(&values)?;
@@ -174,7 +175,7 @@ impl CausalLM {
     }
 
     /// All or none, on a model that has none.
-    fn add_loras(&self, chosen: &[(&str, LoraConfig)], saved: &[String]) -> Result<Vec<Rc<LoraLinear>>> {
+    fn add_loras(&self, chosen: &[(&str, LoraConfig)], saved: &[String], bias: &str) -> Result<Vec<Rc<LoraLinear>>> {
         if !self.loras().is_empty() {
             return Err(Error::argument("adapter", "a model without one; remove it first", "a second one"));
         }
@@ -182,19 +183,21 @@ impl CausalLM {
             return Err(Error::unsupported(format!("an adapter on `{name}`, which modules_to_save has trained whole")));
         }
         self.whole_enabled.set(true);
-        self.try_add(chosen, saved).inspect_err(|_| self.drop_adapters())
+        self.try_add(chosen, saved, bias).inspect_err(|_| self.drop_adapters())
     }
 
-    fn try_add(&self, chosen: &[(&str, LoraConfig)], saved: &[String]) -> Result<Vec<Rc<LoraLinear>>> {
-        let mut loras = Vec::new();
-        for (name, options) in chosen {
-            loras.push(self.add_lora(name, options)?);
-        }
+    fn try_add(&self, chosen: &[(&str, LoraConfig)], saved: &[String], bias: &str) -> Result<Vec<Rc<LoraLinear>>> {
         let mut whole = self.whole.borrow_mut();
         for linear in self.with_linears() {
             if saved.contains(&linear.name) {
                 linear.train_whole(&self.whole_enabled, &mut whole)?;
+            } else if bias == "all" || bias == "lora_only" && chosen.iter().any(|(name, _)| *name == linear.name) {
+                linear.train_bias(&self.whole_enabled, &mut whole)?;
             }
+        }
+        let mut loras = Vec::new();
+        for (name, options) in chosen {
+            loras.push(self.add_lora(name, options)?);
         }
         for (name, norm) in self.norms() {
             if saved.contains(&name) {
@@ -254,7 +257,14 @@ impl CausalLM {
             })
             .collect();
         let mut whole = Vec::new();
-        for (name, trained) in self.trained_whole() {
+        let loras = self.loras();
+        for (mut name, trained) in self.trained_whole() {
+            // PEFT's name of the bias of a module that has an adapter.
+            if let Some(module) = name.strip_suffix(".bias")
+                && loras.iter().any(|lora| lora.label() == module)
+            {
+                name = format!("{module}.base_layer.bias");
+            }
             whole.push((name, trained.value.shape().to_vec(), trained.value.read()));
         }
         let config = config.clone();

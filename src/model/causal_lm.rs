@@ -196,7 +196,7 @@ impl CausalLM {
         if linear.lora.borrow().is_some() {
             return Err(Error::argument("module", "a layer without adapters", name));
         }
-        let (gpu, base) = (&self.gpu, linear.base.clone());
+        let (gpu, base) = (&self.gpu, linear.base());
         let lora = Rc::new(match name {
             EMBEDDING => LoraLinear::embedding(gpu, name, base, config)?,
             HEAD if config.use_dora => return Err(Error::unsupported(format!("DoRA on `{name}`"))),

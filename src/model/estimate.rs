@@ -63,9 +63,10 @@ impl CausalLM {
         let aligned = |n: u64| n.next_multiple_of(64);
         let mut parameters = 0;
         let mut fixed = 0;
-        let mut seen = Vec::new();
+        let (mut seen, mut targeted) = (Vec::new(), Vec::new());
         for target in adapter.resolve(&modules)? {
             let module = &modules[target.module];
+            targeted.push(module.name.clone());
             let (rank, fan_in, fan_out) = (target.rank as u64, module.in_features as u64, module.out_features as u64);
             parameters += aligned(rank * fan_in) + aligned(rank * fan_out);
             if dora {
@@ -78,6 +79,12 @@ impl CausalLM {
                 let dropped = dropout && module.kind == ModuleKind::Linear;
                 floats += 2 * rank + if dora { 2 * fan_out } else { 0 } + if dropped { fan_in } else { 0 };
                 seen.push(kind);
+            }
+        }
+        let bias = adapter.bias();
+        for linear in self.with_linears() {
+            if bias == "all" || bias == "lora_only" && targeted.contains(&linear.name) {
+                parameters += linear.base.bias().map_or(0, |bias| aligned(bias.len() as u64));
             }
         }
         // Modules that are trained whole, and for norms twice the widest of what they take, which their gradients are made in.

@@ -20,11 +20,11 @@ pub struct Linear {
     pub(super) whole: RefCell<Option<Rc<Whole>>>,
 }
 
-/// A copy of a module that is trained in its place.
+/// A copy of a module, or of its bias alone, that is trained in its place.
 pub(crate) struct Whole {
     /// Over the copy.
     linear: FrozenLinear,
-    d_weight: Tensor,
+    d_weight: Option<Tensor>,
     d_bias: Option<Tensor>,
     /// Whether it takes part in what is recorded from now on.
     enabled: Rc<Cell<bool>>,
@@ -49,8 +49,13 @@ impl Linear {
         self.whole.borrow().clone().filter(|whole| whole.enabled.get())
     }
 
+    /// The adapters, where they take part.
+    fn active(&self) -> Option<Rc<LoraLinear>> {
+        self.lora().filter(|lora| lora.is_enabled())
+    }
+
     /// What is not an adapter's.
-    fn base(&self) -> FrozenLinear {
+    pub(super) fn base(&self) -> FrozenLinear {
         self.whole().map_or_else(|| self.base.clone(), |whole| whole.linear.clone())
     }
 
@@ -62,16 +67,34 @@ impl Linear {
         let weight = self.base.to_f32(&self.name)?;
         let d_weight = weight.another(&self.name)?;
         all.push((format!("{}.weight", self.name), Trained { value: weight.clone(), grad: d_weight.clone() }));
-        let (mut bias, mut d_bias) = (None, None);
+        self.train(FrozenLinear::from_tensors(weight, None)?, Some(d_weight), enabled, all)
+    }
+
+    /// The same with the bias alone, before an adapter is put on it; nothing where there is none.
+    pub(super) fn train_bias(&self, enabled: &Rc<Cell<bool>>, all: &mut Vec<(String, Trained)>) -> Result<()> {
+        match self.base.bias() {
+            Some(_) => self.train(self.base.clone(), None, enabled, all),
+            None => Ok(()),
+        }
+    }
+
+    fn train(
+        &self,
+        mut linear: FrozenLinear,
+        d_weight: Option<Tensor>,
+        enabled: &Rc<Cell<bool>>,
+        all: &mut Vec<(String, Trained)>,
+    ) -> Result<()> {
+        let mut d_bias = None;
         if let Some(from) = self.base.bias() {
             let trained = Trained::new(from.gpu(), &self.name, from.shape())?;
             let rec = Recording::new(from.gpu());
             rec.copy(from, &trained.value)?;
             drop(rec.try_submit()?);
-            (bias, d_bias) = (Some(trained.value.clone()), Some(trained.grad.clone()));
+            linear = linear.with_bias(trained.value.clone());
+            d_bias = Some(trained.grad.clone());
             all.push((format!("{}.bias", self.name), trained));
         }
-        let linear = FrozenLinear::from_tensors(weight, bias)?;
         *self.whole.borrow_mut() = Some(Rc::new(Whole { linear, d_weight, d_bias, enabled: enabled.clone() }));
         Ok(())
     }
@@ -83,7 +106,7 @@ impl Linear {
 
     /// Whether something of it is trained.
     pub(super) fn trains(&self) -> bool {
-        self.lora().is_some_and(|lora| lora.is_enabled()) || self.whole().is_some()
+        self.active().is_some() || self.whole().is_some()
     }
 
     /// Overwrites `output [rows, out_features]`.
@@ -94,7 +117,7 @@ impl Linear {
         output: &Tensor,
         step: Option<&TrainingStep>,
     ) -> Result<()> {
-        match self.lora() {
+        match self.active() {
             Some(lora) => lora.record_forward_into(rec, x, output, step),
             None => self.base().forward(rec, x, output),
         }
@@ -109,22 +132,24 @@ impl Linear {
         d_input: Option<&Tensor>,
         step: Option<&TrainingStep>,
     ) -> Result<()> {
-        if let Some(lora) = self.lora() {
-            return lora.record_backward_of(rec, x, output, d_output, d_input, step);
-        }
         if let Some(whole) = self.whole() {
-            // dW = d_outputᵀ·x, as B's gradient is of h.
-            products::grad_b(rec, d_output, x, &whole.d_weight, 1.0)?;
+            if let Some(d_weight) = &whole.d_weight {
+                // dW = d_outputᵀ·x, as B's gradient is of h.
+                products::grad_b(rec, d_output, x, d_weight, 1.0)?;
+            }
             if let Some(d_bias) = &whole.d_bias {
                 bias_grad::record(rec, d_output, d_bias, 1.0)?;
             }
+        }
+        if let Some(lora) = self.active() {
+            return lora.record_backward_of(rec, x, output, d_output, d_input, step);
         }
         d_input.map_or(Ok(()), |d_input| self.base().backward_input(rec, d_output, d_input))
     }
 
     /// Of an embedding: overwrites `output [rows, width]` with the rows of `ids [rows]`.
     pub(super) fn embed(&self, rec: &Recording, ids: &Tensor, output: &Tensor) -> Result<()> {
-        match self.lora() {
+        match self.active() {
             Some(lora) => lora.record_embed(rec, ids, output),
             None => self.base().embed(rec, ids, output),
         }
@@ -138,10 +163,12 @@ impl Linear {
         d_output: &Tensor,
         step: Option<&TrainingStep>,
     ) -> Result<()> {
-        match (self.lora(), self.whole()) {
-            (Some(lora), _) => lora.record_embed_backward(rec, ids, output, d_output, step),
-            (None, Some(whole)) => embedding_grad::record(rec, ids, d_output, &whole.d_weight, false, 1.0),
-            (None, None) => Ok(()),
+        if let Some(lora) = self.active() {
+            return lora.record_embed_backward(rec, ids, output, d_output, step);
+        }
+        match self.whole().as_ref().and_then(|whole| whole.d_weight.as_ref()) {
+            Some(d_weight) => embedding_grad::record(rec, ids, d_output, d_weight, false, 1.0),
+            None => Ok(()),
         }
     }
 
@@ -149,12 +176,12 @@ impl Linear {
 
     /// Records what all columns have in common.
     pub(super) fn begin_columns(&self, rec: &Recording, x: &Tensor, step: Option<&TrainingStep>) -> Result<()> {
-        self.lora().map_or(Ok(()), |lora| lora.begin_columns(rec, x, step))
+        self.active().map_or(Ok(()), |lora| lora.begin_columns(rec, x, step))
     }
 
     /// Overwrites `output [rows, columns]`.
     pub(super) fn columns(&self, rec: &Recording, columns: Range<usize>, x: &Tensor, output: &Tensor) -> Result<()> {
-        match self.lora() {
+        match self.active() {
             Some(lora) => lora.record_columns(rec, &columns, x, output),
             None => self.base().forward_rows(rec, columns, x, output),
         }
@@ -169,11 +196,11 @@ impl Linear {
         d_input: Option<&Tensor>,
         more: bool,
     ) -> Result<()> {
-        if let Some(lora) = self.lora() {
+        if let Some(lora) = self.active() {
             return lora.record_columns_backward(rec, &columns, d_output, d_input, more);
         }
-        if let Some(whole) = self.whole() {
-            products::grad_b(rec, d_output, x, &whole.d_weight.rows(&columns)?, 1.0)?;
+        if let Some(d_weight) = self.whole().as_ref().and_then(|whole| whole.d_weight.as_ref()) {
+            products::grad_b(rec, d_output, x, &d_weight.rows(&columns)?, 1.0)?;
         }
         let Some(d_input) = d_input else { return Ok(()) };
         self.base().backward_vocabulary(rec, columns, d_output, d_input, more)
@@ -187,7 +214,7 @@ impl Linear {
         d_input: Option<&Tensor>,
         step: Option<&TrainingStep>,
     ) -> Result<()> {
-        self.lora().map_or(Ok(()), |lora| lora.end_columns(rec, x, d_input, step))
+        self.active().map_or(Ok(()), |lora| lora.end_columns(rec, x, d_input, step))
     }
 
     /// Frees adapters and base.

@@ -145,7 +145,7 @@ pub struct RawAdapterConfig(AdapterConfig);
 
 #[wasm_bindgen]
 impl RawAdapterConfig {
-    /// `flags`: 1 rsLoRA, 2 DoRA, 4 lora_bias. Without `targets` all linear layers; `saved` are trained whole.
+    /// `flags`: 1 rsLoRA, 2 DoRA, 4 lora_bias, 8 bias lora_only, 16 all. Without `targets` all linear layers; `saved` are trained whole.
     #[wasm_bindgen(constructor)]
     pub fn new(
         rank: usize,
@@ -164,6 +164,9 @@ impl RawAdapterConfig {
         if !saved.is_empty() {
             let names: Vec<String> = saved.iter().map(|name| crate::io::json::quoted(name)).collect();
             config.set("modules_to_save", &format!("[{}]", names.join(", ")))?;
+        }
+        if flags & 24 > 0 {
+            config.set("bias", if flags & 8 > 0 { "\"lora_only\"" } else { "\"all\"" })?;
         }
         config.set("lora_dropout", &crate::error::show_number(dropout))?;
         config.set("task_type", "\"CAUSAL_LM\"")?;

@@ -148,7 +148,7 @@ inPage("adapters on embedding and head, and modules trained whole, learn, are sw
   }
   const model = await L.CausalLM.load(gpu, await source());
   const refused = [];
-  for (const more of [{ targetModules: ["lm_head"], useDora: true }, { targetModules: ["embed_tokens"], loraBias: true }, { modulesToSave: ["score"] }, { modulesToSave: "norm" }]) {
+  for (const more of [{ targetModules: ["lm_head"], useDora: true }, { targetModules: ["embed_tokens"], loraBias: true }, { modulesToSave: ["score"] }, { modulesToSave: "norm" }, { bias: "some" }]) {
     refused.push(await code((async () => model.addAdapter({ rank: 2, ...more }))()));
   }
   model.dispose();
@@ -162,7 +162,7 @@ inPage("adapters on embedding and head, and modules trained whole, learn, are sw
     assert.equal(config.peft_type, "LORA");
   }
   assert.deepEqual(results[1].config.modules_to_save, ["norm", "lm_head", "embed_tokens"]);
-  const expected = [/^unsupported: DoRA on `lm_head`/, /^unsupported: lora_bias on the embedding/, /^unmatched: modules_to_save: .*score/, /^invalid-argument: modulesToSave/];
+  const expected = [/^unsupported: DoRA on `lm_head`/, /^unsupported: lora_bias on the embedding/, /^unmatched: modules_to_save: .*score/, /^invalid-argument: modulesToSave/, /^invalid-argument: bias/];
   refused.forEach((text, i) => assert.match(text, expected[i]));
 });
 

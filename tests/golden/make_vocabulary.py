@@ -87,3 +87,5 @@ case("vocabulary_head_alone", llama(False), ["lm_head"], r=2, lora_alpha=3, lora
 case("vocabulary_both_tied", qwen3(True), ["lm_head", "embed_tokens", "k_proj"], r=3, lora_alpha=4, rank_pattern={"lm_head": 6})
 case("whole_modules", llama(False), ["v_proj"], pad="right", r=3, lora_alpha=6, modules_to_save=["lm_head", "norm", "embed_tokens"])
 case("whole_modules_tied", qwen3(True), ["lm_head", "up_proj"], r=3, lora_alpha=6, modules_to_save=["embed_tokens", "k_norm", "layers.1.mlp.gate_proj"])
+qwen2 = lambda tied: transformers.Qwen2Config(**DIMS, tie_word_embeddings=tied)
+case("whole_biases", qwen2(False), ["q_proj", "o_proj"], pad="right", r=3, lora_alpha=6, bias="all")

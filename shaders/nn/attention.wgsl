@@ -18,7 +18,7 @@ struct Params {
 @group(0) @binding(5) var<storage, read_write> stats: array<vec2f>; // [batch, tokens, heads]
 @group(0) @binding(6) var<uniform> params: Params;
 
-override LANES: u32 = 128;
+const LANES: u32 = 8;
 const ROWS: u32 = 32;
 const KEYS: u32 = 32;
 const DIMS: u32 = 32;

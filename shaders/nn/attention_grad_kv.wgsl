@@ -20,7 +20,7 @@ struct Params {
 @group(0) @binding(7) var<storage, read_write> d_v: array<vec2f>; // [batch, tokens, kv_heads, pairs]
 @group(0) @binding(8) var<uniform> params: Params;
 
-override LANES: u32 = 128;
+const LANES: u32 = 8;
 const KEYS: u32 = 16;
 const ROWS: u32 = 32;
 const DIMS: u32 = 32;

@@ -4,10 +4,12 @@ use super::config::ModelConfig;
 use super::linear::Linear;
 use super::rope::RopeTables;
 use crate::error::Result;
-use crate::gpu::{Gpu, Recording, Tensor};
+use crate::gpu::{Gpu, Profile, Recording, Tensor};
 use crate::kernels::lora::add_scaled;
-use crate::kernels::nn::{add, attention, attention_grad_kv, attention_grad_q, attention_step, cache_write, gated};
-use crate::kernels::nn::{gated_grad, rope};
+use crate::kernels::nn::{
+    add, attention, attention_grad_kv, attention_grad_kv_tiled, attention_grad_q, attention_grad_q_tiled,
+    attention_step, attention_tiled, cache_write, gated, gated_grad, rope,
+};
 use crate::lora::TrainingStep;
 use crate::nn::Norm;
 
@@ -202,7 +204,7 @@ impl Block {
         output: Option<&Tensor>,
     ) -> Result<()> {
         let [q, k, v] = self.project(rec, pass, x, a)?;
-        attention::record(rec, pass.config.attention(), &q, &k, &v, pass.segments, &a.attended, &a.stats)?;
+        attend(rec, pass, [&q, &k, &v], a)?;
         self.finish(rec, pass, x, a, output)
     }
 
@@ -220,10 +222,9 @@ impl Block {
         let [q, k, v] = self.project(rec, pass, x, a)?;
         cache_write::record(rec, &k, cursor, k_cache)?;
         cache_write::record(rec, &v, cursor, v_cache)?;
-        let shape = pass.config.attention();
         match x.shape()[0] {
-            1 => attention_step::record(rec, shape, &q, k_cache, v_cache, cursor, &a.attended)?,
-            _ => attention::record(rec, shape, &q, &k, &v, pass.segments, &a.attended, &a.stats)?,
+            1 => attention_step::record(rec, pass.config.attention(), &q, k_cache, v_cache, cursor, &a.attended)?,
+            _ => attend(rec, pass, [&q, &k, &v], a)?,
         }
         self.finish(rec, pass, x, a, Some(output))
     }
@@ -278,8 +279,12 @@ impl Block {
             None => [&a.projected[0], &a.projected[1]],
         };
         let (shape, segments, v) = (pass.config.attention(), pass.segments, &a.projected[2]);
-        attention_grad_q::record(rec, shape, q, k, v, segments, &a.attended, d_attended, &a.stats, d_q)?;
-        attention_grad_kv::record(rec, shape, q, k, v, segments, d_attended, &a.stats, d_k, d_v)?;
+        let [grad_q, grad_kv] = match rec.gpu().profile() {
+            Profile::Hardware => [attention_grad_q_tiled::record, attention_grad_kv_tiled::record],
+            Profile::Software => [attention_grad_q::record, attention_grad_kv::record],
+        };
+        grad_q(rec, shape, q, k, v, segments, &a.attended, d_attended, &a.stats, d_q)?;
+        grad_kv(rec, shape, q, k, v, segments, d_attended, &a.stats, d_k, d_v)?;
         for x in [d_q, d_k] {
             rope::record(rec, &pass.tables.cos, &pass.tables.sin, pass.position_ids, x, true)?;
         }
@@ -340,4 +345,13 @@ impl Gradients {
         let all = self.hidden.iter().chain(&self.q).chain(&self.kv).chain(&self.inner);
         all.for_each(Tensor::destroy_storage);
     }
+}
+
+/// Records attention of these queries, keys and values.
+fn attend(rec: &Recording, pass: &Pass, [q, k, v]: [&Tensor; 3], a: &Activations) -> Result<()> {
+    let record = match rec.gpu().profile() {
+        Profile::Hardware => attention_tiled::record,
+        Profile::Software => attention::record,
+    };
+    record(rec, pass.config.attention(), q, k, v, pass.segments, &a.attended, &a.stats)
 }

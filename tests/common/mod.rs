@@ -16,9 +16,14 @@ pub use numbers::{Rng, f64s};
 /// What kernels are chosen for; every adapter can run both.
 pub const PROFILES: [Profile; 2] = [Profile::Hardware, Profile::Software];
 
-/// A GPU with the kernels that fit it. No adapter is a failure.
+/// A GPU with the kernels that fit it, or those that `LORA_PROFILE=hardware` or `software` asks for. No adapter is a failure.
 pub async fn gpu() -> Gpu {
-    shared(None).await
+    let profile = std::env::var("LORA_PROFILE").ok().map(|name| match name.as_str() {
+        "hardware" => Profile::Hardware,
+        "software" => Profile::Software,
+        _ => panic!("LORA_PROFILE is hardware or software, not {name}"),
+    });
+    shared(profile).await
 }
 
 /// A GPU with the kernels of this profile.

@@ -1,8 +1,8 @@
 //! The kernels of a language model: rotary embedding, attention, gated products, the loss over a large vocabulary.
 
-use lora_webgpu::Sampling;
 use lora_webgpu::kernels::nn::{Gate, Heads};
 use lora_webgpu::kernels::{loss, nn};
+use lora_webgpu::{Recording, Result, Sampling, Tensor};
 
 use crate::cases::*;
 use crate::common::Rng;
@@ -50,6 +50,19 @@ const ATTENDED: &[Dims] = &[
     d(32, 8, 55, 20),
     d(64, 10, 93, 11),
     d(129, 16, 42, 20),
+    d(2, 2, 11, 655_370),
+];
+
+/// The same for tiles of 32 and 64 tokens and of 64 elements.
+const TILED: &[Dims] = &[
+    d(70, 66, 21, 23),
+    d(33, 6, 31, 10),
+    d(7, 16, 63, 32),
+    d(1, 2, 11, 10),
+    d(5, 4, 42, 21),
+    d(64, 64, 11, 11),
+    d(65, 130, 31, 13),
+    d(129, 34, 62, 22),
     d(2, 2, 11, 655_370),
 ];
 
@@ -251,24 +264,31 @@ fn attended(d: Dims, rng: &mut Rng) -> Attended {
     }
 }
 
-const TILE: usize = 32;
-
 /// Pairs with the first of each from `first`.
 fn interleave(first: &[Expected], second: &[Expected]) -> Vec<Expected> {
     first.iter().zip(second).flat_map(|(a, b)| [*a, *b]).collect()
 }
 
+type Attend = fn(&Recording, Heads, &Tensor, &Tensor, &Tensor, &Tensor, &Tensor, &Tensor) -> Result<()>;
+
 fn attention(d: Dims, rng: &mut Rng) -> Case {
+    attention_by(nn::attention::record, 32, d, rng)
+}
+
+fn attention_tiled(d: Dims, rng: &mut Rng) -> Case {
+    attention_by(nn::attention_tiled::record, 64, d, rng)
+}
+
+/// `tile` keys at a time.
+fn attention_by(record: Attend, tile: usize, d: Dims, rng: &mut Rng) -> Case {
     let Attended { d, heads, qkv: [q, k, v], segments } = attended(d, rng);
-    let [output, log_sums] = reference::nn::attention(d, &q.f64(), &k.f64(), &v.f64(), &segments, TILE);
+    let [output, log_sums] = reference::nn::attention(d, &q.f64(), &k.f64(), &v.f64(), &segments, tile);
     let rows = d.batch * d.tokens;
     let stats = interleave(&products(&log_sums), &exact(&vec![0.0; log_sums.len()]));
     let like_q = unset(&q.shape);
     case(
         [q, k, v, integers(&[d.batch, d.tokens], segments), like_q, unset(&[rows, heads.heads, 2])],
-        move |rec, [q, k, v, segments, output, stats]| {
-            nn::attention::record(rec, heads, q, k, v, segments, output, stats)
-        },
+        move |rec, [q, k, v, segments, output, stats]| record(rec, heads, q, k, v, segments, output, stats),
         [(4, products(&output)), (5, stats)],
     )
 }
@@ -283,7 +303,7 @@ struct Backward {
 fn backward(a: &Attended, rng: &mut Rng) -> Backward {
     let [q, k, v] = [0, 1, 2].map(|i| a.qkv[i].f64());
     let rounded = |sums: &[Sum]| sums.iter().map(|s| s.value as f32).collect::<Vec<_>>();
-    let [output, log_sums] = reference::nn::attention(a.d, &q, &k, &v, &a.segments, TILE);
+    let [output, log_sums] = reference::nn::attention(a.d, &q, &k, &v, &a.segments, 32);
     Backward {
         d_output: given(rng, &a.qkv[0].shape),
         output: Given::new(&a.qkv[0].shape, rounded(&output)),
@@ -297,6 +317,17 @@ fn stats(d: Attention, log_sums: &[f32], deltas: &[f32]) -> Given {
 }
 
 fn attention_grad_q(dims: Dims, rng: &mut Rng) -> Case {
+    attention_grad_q_by(nn::attention_grad_q::record, dims, rng)
+}
+
+fn attention_grad_q_tiled(dims: Dims, rng: &mut Rng) -> Case {
+    attention_grad_q_by(nn::attention_grad_q_tiled::record, dims, rng)
+}
+
+type AttendBack =
+    fn(&Recording, Heads, &Tensor, &Tensor, &Tensor, &Tensor, &Tensor, &Tensor, &Tensor, &Tensor) -> Result<()>;
+
+fn attention_grad_q_by(record: AttendBack, dims: Dims, rng: &mut Rng) -> Case {
     let a = attended(dims, rng);
     let Backward { d_output, output, log_sums } = backward(&a, rng);
     let Attended { d, heads, qkv: [q, k, v], segments } = a;
@@ -320,13 +351,21 @@ fn attention_grad_q(dims: Dims, rng: &mut Rng) -> Case {
     case(
         [q, k, v, integers(&[d.batch, d.tokens], segments), output, d_output, unset_stats, like_q],
         move |rec, [q, k, v, segments, output, d_output, stats, d_q]| {
-            nn::attention_grad_q::record(rec, heads, q, k, v, segments, output, d_output, stats, d_q)
+            record(rec, heads, q, k, v, segments, output, d_output, stats, d_q)
         },
         expected,
     )
 }
 
 fn attention_grad_kv(dims: Dims, rng: &mut Rng) -> Case {
+    attention_grad_kv_by(nn::attention_grad_kv::record, dims, rng)
+}
+
+fn attention_grad_kv_tiled(dims: Dims, rng: &mut Rng) -> Case {
+    attention_grad_kv_by(nn::attention_grad_kv_tiled::record, dims, rng)
+}
+
+fn attention_grad_kv_by(record: AttendBack, dims: Dims, rng: &mut Rng) -> Case {
     let a = attended(dims, rng);
     let Backward { d_output, output, log_sums } = backward(&a, rng);
     let Attended { d, heads, qkv: [q, k, v], segments } = a;
@@ -353,7 +392,7 @@ fn attention_grad_kv(dims: Dims, rng: &mut Rng) -> Case {
     case(
         [q, k, v, integers(&[d.batch, d.tokens], segments), d_output, stats, like_k, like_v],
         move |rec, [q, k, v, segments, d_output, stats, d_k, d_v]| {
-            nn::attention_grad_kv::record(rec, heads, q, k, v, segments, d_output, stats, d_k, d_v)
+            record(rec, heads, q, k, v, segments, d_output, stats, d_k, d_v)
         },
         expected,
     )
@@ -615,9 +654,9 @@ pub static SPECS: &[Spec] = &[
         ("the first alone", "a[i] + b[i]", "a[i]"),
         ("the difference", "a[i] + b[i]", "a[i] - b[i]"),
         ("accumulation", "output[i] = ", "output[i] += "),
-        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
-        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
-        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+        ("the last element left out", "i < params.len;", "i + 1 < params.len;"),
+        ("stopping at the tile", "i < params.len;", "i < min(params.len, WORKGROUP);"),
+        ("one round", "i += groups.x * WORKGROUP", "i += params.len"),
     ]),
     spec!(nn / attention, ATTENDED 0..3, show_attention, FUNCTIONS_BOUND, [
         ("later tokens seen", "(key <= vec2u(row[i]))", "(key < vec2u(params.tokens))"),
@@ -691,6 +730,82 @@ pub static SPECS: &[Spec] = &[
         ("the first pair twice", "k[at + second]", "k[at]"),
         ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
     ]),
+    spec!(nn / attention_tiled, TILED 0..3, show_attention, FUNCTIONS_BOUND, [
+        ("later tokens seen", "(key <= vec4u(first_row + row))", "(key < vec4u(params.tokens))"),
+        ("the token itself unseen", "(key <= vec4u(first_row + row))", "(key < vec4u(first_row + row))"),
+        ("other segments seen", "(key_segment == vec4i(segment[i]))", "(key_segment != vec4i())"),
+        ("padding seen", "(key_segment == vec4i(segment[i]))", "(key_segment >= vec4i())"),
+        ("masked rows not 0", "let masked = segment[i] == 0", "let masked = false"),
+        ("the scale never", "params.scale * score[i], seen", "score[i], seen"),
+        ("the scale twice", "params.scale * score[i], seen", "params.scale * params.scale * score[i], seen"),
+        ("a head's elements stopping at the depth", "first += 2 * DEPTH", "first += params.pairs"),
+        ("elements in twos", "pair + 1 < params.pairs);\n    return select(vec4f(), vec4f(k", "false);\n    return select(vec4f(), vec4f(k"),
+        ("two elements swapped", "query.y * keys[1]", "query.y * keys[2]"),
+        ("the keys stopping at the tile", "first_key += KEYS", "first_key += params.tokens"),
+        ("only the first tile of queries", "(row_tiles - 1 - index / others) * ROWS", "0u"),
+        ("only the first tile of elements", "index % dim_tiles * 2 * ACROSS", "0u"),
+        ("only the first sequence", "index % others / dim_tiles / params.heads * params.tokens", "0u"),
+        ("heads not grouped", "head / (params.heads / params.kv_heads)", "head % params.kv_heads"),
+        ("the largest of some keys", "x < ACROSS; x++) {\n            low = max", "x < 1; x++) {\n            low = max"),
+        ("the sum not corrected", "total[i] * correction +", "total[i] +"),
+        ("the output not corrected", "sum[i] *= correction", "sum[i] *= 1.0"),
+        ("half of the keys", "half < ACROSS; half", "half < 1; half"),
+        ("one half's shares twice", "* ACROSS + half + c]", "* ACROSS + c]"),
+        ("two keys swapped", "share.z * v2", "share.z * v3"),
+        ("not divided", "sum[i] / total[i]", "sum[i]"),
+        ("the sum of some keys", "x < ACROSS; x++) {\n        low +=", "x < 1; x++) {\n        low +="),
+        ("the maximum dropped", "highest[i] + log(total[i])", "log(total[i])"),
+        ("the logarithm dropped", "highest[i] + log(total[i])", "highest[i]"),
+        ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
+    ]),
+    spec!(nn / attention_grad_kv_tiled, TILED 0..3, show_attention, FUNCTIONS_BOUND, [
+        ("earlier tokens' queries seen", "(row >= vec4u(first_key + key)) &", ""),
+        ("the token itself unseen", "(row >= vec4u(first_key + key))", "(row > vec4u(first_key + key))"),
+        ("the last query again and again", "select(vec4f(), gradient, token < params.tokens)", "gradient"),
+        ("other segments seen", "(row_segment == vec4i(segment[i])) &", ""),
+        ("padding seen", " & (row_segment != vec4i())", ""),
+        ("the score's scale never", "params.scale * score[i] - log_sum", "score[i] - log_sum"),
+        ("the gradient's scale never", "params.scale * share * (d_share[i] - delta)", "share * (d_share[i] - delta)"),
+        ("delta dropped", "(d_share[i] - delta)", "d_share[i]"),
+        ("the logarithms dropped", " - log_sum, seen", ", seen"),
+        ("a head's elements stopping at the depth", "first += 2 * DEPTH", "first += params.pairs"),
+        ("two elements swapped", "value.y * gradients[1]", "value.y * gradients[2]"),
+        ("the queries stopping at the tile", "first_row += ROWS", "first_row += params.tokens"),
+        ("one head of a group", "head < (kv_head + 1) * head_group", "head <= kv_head * head_group"),
+        ("only the first tile of keys", "index / others * KEYS", "0u"),
+        ("only the first tile of elements", "index % dim_tiles * 2 * ACROSS", "0u"),
+        ("only the first sequence", "index % others / dim_tiles / params.kv_heads * params.tokens", "0u"),
+        ("one half's factors twice", "* ACROSS + half + c]", "* ACROSS + c]"),
+        ("two queries swapped", "factor.z * r2", "factor.z * r3"),
+        ("the shares for slopes", "ACROSS + local.x] = d_share[i]", "ACROSS + local.x] += 0.0 * d_share[i]"),
+        ("the gradients for queries", "let query = q_quad", "let query = d_quad"),
+        ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
+    ]),
+    spec!(nn / attention_grad_q_tiled, TILED 0..3, show_attention, FUNCTIONS_BOUND, [
+        ("later tokens seen", "(key <= vec4u(first_row + row)) &", "(key < vec4u(params.tokens)) &"),
+        ("the token before unseen", "(key <= vec4u(first_row + row))", "(key + 1 < vec4u(first_row + row))"),
+        ("other segments seen", "(key_segment == vec4i(segment[i]))", "(key_segment != vec4i())"),
+        ("padding seen", " & vec4<bool>(segment[i] != 0)", ""),
+        ("the score's scale never", "params.scale * score[i] - log_sum[i]", "score[i] - log_sum[i]"),
+        ("the gradient's scale never", "params.scale * share *", "share *"),
+        ("the gradient's scale twice", "params.scale * share *", "params.scale * params.scale * share *"),
+        ("delta dropped", "(d_share[i] - delta[i])", "d_share[i]"),
+        ("the logarithms dropped", " - log_sum[i], seen", ", seen"),
+        ("delta not left", ".y = delta[i]", ".y = 0.0"),
+        ("delta of some pairs", "d < params.pairs; d += ACROSS", "d < 1; d += ACROSS"),
+        ("delta of some invocations", "x < ACROSS; x++", "x + 1 < ACROSS; x++"),
+        ("a head's elements stopping at the depth", "first += 2 * DEPTH", "first += params.pairs"),
+        ("two elements swapped", "gradient.y * values[1]", "gradient.y * values[2]"),
+        ("the keys stopping at the tile", "first_key += KEYS", "first_key += params.tokens"),
+        ("only the first tile of queries", "(row_tiles - 1 - index / others) * ROWS", "0u"),
+        ("only the first tile of elements", "index % dim_tiles * 2 * ACROSS", "0u"),
+        ("only the first sequence", "index % others / dim_tiles / params.heads * params.tokens", "0u"),
+        ("heads not grouped", "head / (params.heads / params.kv_heads)", "head % params.kv_heads"),
+        ("half of the keys", "half < ACROSS; half", "half < 1; half"),
+        ("one half's slopes twice", "* ACROSS + half + c]", "* ACROSS + c]"),
+        ("two keys swapped", "slope.z * k2", "slope.z * k3"),
+        ("workgroups in one dimension", "group.x + group.y * groups.x", "group.x"),
+    ]),
     spec!(nn / attention_step, STEPPED 0..3, show_step, FUNCTIONS_BOUND, [
         ("the newest key unseen", "u32(cursor[0]) + 1", "max(u32(cursor[0]), 1)"),
         ("a key too many", "u32(cursor[0]) + 1", "u32(cursor[0]) + 2"),
@@ -742,9 +857,9 @@ pub static SPECS: &[Spec] = &[
         ("relu not squared", "relu(g) * relu(g)", "relu(g)"),
         ("the square of negatives", "relu(g) * relu(g)", "g * g"),
         ("an index swapped", "relu(g) * up[i]", "relu(g) * up[params.len - 1 - i]"),
-        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
-        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
-        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+        ("the last element left out", "i < params.len;", "i + 1 < params.len;"),
+        ("stopping at the tile", "i < params.len;", "i < min(params.len, WORKGROUP);"),
+        ("one round", "i += groups.x * WORKGROUP", "i += params.len"),
     ]),
     spec!(nn / gated_grad, GATED 0..2, show_gated, FUNCTIONS_BOUND, [
         ("up dropped", "slope * up[i] * d_output[i]", "slope * d_output[i]"),
@@ -755,9 +870,9 @@ pub static SPECS: &[Spec] = &[
         ("the slope of the square halved", "2.0 * positive", "positive"),
         ("the slope of negatives", "max(g, 0.0)", "g"),
         ("the functions swapped", "params.kind == 0", "params.kind == 1"),
-        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
-        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
-        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+        ("the last element left out", "i < params.len;", "i + 1 < params.len;"),
+        ("stopping at the tile", "i < params.len;", "i < min(params.len, WORKGROUP);"),
+        ("one round", "i += groups.x * WORKGROUP", "i += params.len"),
     ]),
     spec!(nn / rope, ROTATED 0..2, show_rope, PRODUCTS, [
         ("the sine dropped", "a * c - b * s", "a * c"),
@@ -767,8 +882,8 @@ pub static SPECS: &[Spec] = &[
         ("the row as its position", "u32(position_ids[head / params.heads])", "(head / params.heads % 11)"),
         ("the head's position", "position_ids[head / params.heads]", "position_ids[head % params.rows]"),
         ("a half overwritten first", "x[second] = b * c + a * s", "x[second] = b * c + x[first] * s"),
-        ("the last element left out", "i >= params.rows * params.heads * params.half_dim", "i + 1 >= params.rows * params.heads * params.half_dim"),
-        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+        ("the last element left out", "i < params.rows * params.heads * params.half_dim;", "i + 1 < params.rows * params.heads * params.half_dim;"),
+        ("one round", "i += groups.x * WORKGROUP", "i += params.rows * params.heads * params.half_dim"),
     ]),
     spec!(nn / sample, SAMPLED 0..5, show_sampled, EXACT, [
         ("the last of equals", "keys[i] == best && other < first", "keys[i] == best && other > first"),

@@ -272,6 +272,11 @@ pub fn attention(d: Attention, q: &[f64], k: &[f64], v: &[f64], segments: &[i32]
     [output, log_sums]
 }
 
+/// [`attention`]
+pub fn attention_tiled(d: Attention, q: &[f64], k: &[f64], v: &[f64], segments: &[i32], tile: usize) -> [Vec<Sum>; 2] {
+    attention(d, q, k, v, segments, tile)
+}
+
 /// What one query and one key have to do with each other in the backward pass: the share p, how far it errs relatively,
 /// and the gradient at the score, with how far that errs.
 struct Pair {
@@ -332,6 +337,11 @@ pub fn attention_grad_q(d: Attention, g: Given, output: &[f64]) -> [Vec<Sum>; 2]
     [d_q, deltas]
 }
 
+/// [`attention_grad_q`]
+pub fn attention_grad_q_tiled(d: Attention, g: Given, output: &[f64]) -> [Vec<Sum>; 2] {
+    attention_grad_q(d, g, output)
+}
+
 /// The gradients of Σ d_output·attention at k and v, given delta: Σ p·(d_output·vᵀ − delta)·q/√head_dim and Σ p·d_output.
 pub fn attention_grad_kv(d: Attention, g: Given, deltas: &[f64]) -> [Vec<Sum>; 2] {
     let mut d_k = vec![Sum::default(); g.k.len()];
@@ -347,6 +357,11 @@ pub fn attention_grad_kv(d: Attention, g: Given, deltas: &[f64]) -> [Vec<Sum>; 2
         }
     }
     [d_k, d_v]
+}
+
+/// [`attention_grad_kv`]
+pub fn attention_grad_kv_tiled(d: Attention, g: Given, deltas: &[f64]) -> [Vec<Sum>; 2] {
+    attention_grad_kv(d, g, deltas)
 }
 
 /// The last row of [`attention`] over `keys` rows, for a q of that row alone.

@@ -21,7 +21,7 @@ pub static KERNEL: Kernel = Kernel {
         ("output", Access::Write),
         ("stats", Access::Write),
     ],
-    constants: &[("LANES", 128, 8)],
+    constants: &[],
     params_size: size_of::<Params>(),
 };
 

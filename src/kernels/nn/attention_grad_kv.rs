@@ -23,7 +23,7 @@ pub static KERNEL: Kernel = Kernel {
         ("d_k", Access::Write),
         ("d_v", Access::Write),
     ],
-    constants: &[("LANES", 128, 8)],
+    constants: &[],
     params_size: size_of::<Params>(),
 };
 

@@ -23,7 +23,7 @@ pub static KERNEL: Kernel = Kernel {
         ("stats", Access::Write),
         ("d_q", Access::Write),
     ],
-    constants: &[("LANES", 128, 8)],
+    constants: &[],
     params_size: size_of::<Params>(),
 };
 

@@ -1,0 +1,68 @@
+//! The gradients of attention at its keys and values, for GPUs.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::Heads;
+use crate::error::Result;
+use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+
+const KEYS: usize = 32;
+const ACROSS: usize = 16;
+
+/// `shaders/nn/attention_grad_kv_tiled.wgsl`
+pub static KERNEL: Kernel = Kernel {
+    name: "nn/attention_grad_kv_tiled",
+    source: &[wgsl!("../../../shaders/nn/attention_grad_kv_tiled.wgsl")],
+    buffers: &[
+        ("q", Access::Read),
+        ("k", Access::Read),
+        ("v", Access::Read),
+        ("segments", Access::ReadInt),
+        ("d_output", Access::Read),
+        ("stats", Access::Read),
+        ("d_k", Access::Write),
+        ("d_v", Access::Write),
+    ],
+    constants: &[],
+    params_size: size_of::<Params>(),
+};
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    batch: u32,
+    tokens: u32,
+    heads: u32,
+    kv_heads: u32,
+    pairs: u32,
+    scale: f32,
+}
+
+/// Records what [`attention_grad_kv`](super::attention_grad_kv) does.
+#[allow(clippy::too_many_arguments)]
+pub fn record(
+    rec: &Recording,
+    shape: Heads,
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    segments: &Tensor,
+    d_output: &Tensor,
+    stats: &Tensor,
+    d_k: &Tensor,
+    d_v: &Tensor,
+) -> Result<()> {
+    let [batch, tokens] = segments.matrix("segments")?;
+    let like_k = [("k", k), ("v", v), ("d_k", d_k), ("d_v", d_v)];
+    shape.check(batch * tokens, &[("q", q), ("d_output", d_output)], &like_k, Some(stats))?;
+    let params = Params {
+        batch: batch as u32,
+        tokens: tokens as u32,
+        heads: shape.heads as u32,
+        kv_heads: shape.kv_heads as u32,
+        pairs: (shape.head_dim / 2) as u32,
+        scale: shape.scale(),
+    };
+    let groups = batch * tokens.div_ceil(KEYS) * shape.kv_heads * shape.head_dim.div_ceil(4 * ACROSS);
+    rec.dispatch(&KERNEL, &[q, k, v, segments, d_output, stats, d_k, d_v], params, fold(groups))
+}

@@ -8,13 +8,26 @@ struct Params {
 @group(0) @binding(1) var<storage, read_write> output: array<f32>; // [tokens, out_features]
 @group(0) @binding(2) var<uniform> params: Params;
 
-override WORKGROUP: u32 = 64;
+override WORKGROUP: u32 = 256;
 
+// Four elements at a time, WORKGROUP apart.
 @compute @workgroup_size(WORKGROUP)
-fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
-    let i = id.x + id.y * groups.x * WORKGROUP;
-    if i >= params.tokens * params.out_features {
-        return;
+fn main(
+    @builtin(workgroup_id) group: vec3u,
+    @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let len = params.tokens * params.out_features;
+    for (var first = group.x * 4 * WORKGROUP + lane; first < len; first += groups.x * 4 * WORKGROUP) {
+        let i = first + vec4u(0, 1, 2, 3) * WORKGROUP;
+        let at = min(i, vec4u(len - 1));
+        let before = vec4f(output[at.x], output[at.y], output[at.z], output[at.w]);
+        let o = at % params.out_features;
+        let value = before + params.scale * vec4f(bias[o.x], bias[o.y], bias[o.z], bias[o.w]);
+        for (var j = 0u; j < 4; j++) {
+            if i[j] < len {
+                output[i[j]] = value[j];
+            }
+        }
     }
-    output[i] += params.scale * bias[i % params.out_features];
 }

@@ -33,7 +33,7 @@ struct Window {
 @group(0) @binding(3) var<storage, read_write> output: array<f32>; // [rows, features]
 @group(0) @binding(4) var<uniform> params: Params;
 
-override WORKGROUP: u32 = 64;
+override WORKGROUP: u32 = 256;
 
 fn pcg4d(key: vec4u) -> vec4u {
     var v = key * 1664525u + 1013904223u;
@@ -52,21 +52,19 @@ fn pcg4d(key: vec4u) -> vec4u {
 // One invocation makes four columns of one row.
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
-    let i = id.x + id.y * groups.x * WORKGROUP;
     let blocks = (params.features + 3) / 4;
-    if i >= params.rows * blocks {
-        return;
-    }
-    let row = i / blocks;
-    let block = i % blocks;
-    let key = pcg4d(vec4u(params.seed_low, params.seed_high, state.step, window.micro_batches));
-    let random = pcg4d(key ^ vec4u(row, block, params.layer, 0));
-    for (var k = 0u; k < 4; k++) {
-        let column = 4 * block + k;
-        if column < params.features {
-            let at = row * params.features + column;
-            let kept = select(0.0, x[at] * params.scale, random[k] >= params.threshold);
-            output[at] = select(0.0, output[at], params.accumulate == 1) + kept;
+    for (var i = id.x; i < params.rows * blocks; i += groups.x * WORKGROUP) {
+        let row = i / blocks;
+        let block = i % blocks;
+        let key = pcg4d(vec4u(params.seed_low, params.seed_high, state.step, window.micro_batches));
+        let random = pcg4d(key ^ vec4u(row, block, params.layer, 0));
+        for (var k = 0u; k < 4; k++) {
+            let column = 4 * block + k;
+            if column < params.features {
+                let at = row * params.features + column;
+                let kept = select(0.0, x[at] * params.scale, random[k] >= params.threshold);
+                output[at] = select(0.0, output[at], params.accumulate == 1) + kept;
+            }
         }
     }
 }

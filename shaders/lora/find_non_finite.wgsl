@@ -29,11 +29,11 @@ fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) group
     let stride = groups.x * WORKGROUP;
     var bad_output = false;
     for (var i = id.x; i < params.output_len; i += stride) {
-        bad_output = bad_output || !is_finite(output[i]);
+        bad_output = bad_output | !is_finite(output[i]); // no branch: many loads are on their way
     }
     var bad_gradient = false;
     for (var i = id.x; i < params.dh_len; i += stride) {
-        bad_gradient = bad_gradient || !is_finite(dh[i]);
+        bad_gradient = bad_gradient | !is_finite(dh[i]);
     }
     if bad_output {
         window.bad_output = params.layer + 1;

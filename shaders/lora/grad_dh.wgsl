@@ -1,6 +1,6 @@
 // dh = d_output·B, unscaled.
-// A workgroup makes 4·TOKENS × RANKS elements of dh; LANES invocations share the inner product of four tokens, so that
-// d_output is read once for RANKS ranks and B once for four tokens. The only barrier stands before the last sum.
+// A workgroup makes EACH·TOKENS × RANKS elements of dh: LANES invocations share the inner products of EACH tokens, so that
+// d_output is read once for RANKS ranks and B once for EACH·TOKENS tokens, 4·LANES of its rows at a time.
 struct Params {
     tokens: u32,
     out_features: u32,
@@ -12,16 +12,33 @@ struct Params {
 @group(0) @binding(3) var<uniform> params: Params;
 
 override LANES: u32 = 32;
-override TOKENS: u32 = 2;
+const TOKENS: u32 = 8;
 const EACH: u32 = 4;
-const RANKS: u32 = 8;
+const RANKS: u32 = 16;
+const READS: u32 = 8; // of B by one invocation: 4 · LANES · RANKS / (LANES · TOKENS)
 
-var<workgroup> partial: array<f32, LANES * TOKENS * EACH * RANKS>; // [TOKENS·EACH, LANES, RANKS]
+// First rows of B [RANKS, 4·LANES + 1], then sums [RANKS, TOKENS, LANES] of one of the EACH tokens.
+var<workgroup> pool: array<f32, RANKS * TOKENS * LANES>;
 
-fn keep(at: u32, sum_low: vec4f, sum_high: vec4f) {
-    for (var j = 0u; j < 4; j++) {
-        partial[at * RANKS + j] = sum_low[j];
-        partial[at * RANKS + 4 + j] = sum_high[j];
+// Adds up what the invocations have of the ith of their EACH tokens.
+fn finish(index: u32, part: array<f32, RANKS>, i: u32, first_token: u32, first_rank: u32) {
+    var own = part;
+    workgroupBarrier();
+    for (var r = 0u; r < RANKS; r++) {
+        pool[r * TOKENS * LANES + index] = own[r];
+    }
+    workgroupBarrier();
+    for (var e = index; e < TOKENS * RANKS; e += LANES * TOKENS) {
+        let first = (e % RANKS * TOKENS + e / RANKS) * LANES;
+        var total = 0.0;
+        for (var lane = 0u; lane < LANES; lane++) {
+            total += pool[first + (lane + e) % LANES]; // each from another bank
+        }
+        let token = first_token + e / RANKS * EACH + i;
+        let rank = first_rank + e % RANKS;
+        if token < params.tokens && rank < params.rank {
+            dh[token * params.rank + rank] = total;
+        }
     }
 }
 
@@ -36,51 +53,72 @@ fn main(
     let rank_tiles = (params.rank + RANKS - 1) / RANKS;
     let first_token = tile / rank_tiles * TOKENS * EACH;
     let first_rank = tile % rank_tiles * RANKS;
+    let stride = 4 * LANES + 1; // odd against bank conflicts
 
     // Out of range repeats the last row; it is not written.
-    let first = first_token + local.y * EACH;
-    let rows = min(first + vec4u(0, 1, 2, 3), vec4u(params.tokens - 1)) * params.out_features;
-    // RANKS sums as two vectors: an array, indexed, is slow on software adapters.
-    let low = min(first_rank + vec4u(0, 1, 2, 3), vec4u(params.rank - 1));
-    let high = min(first_rank + vec4u(4, 5, 6, 7), vec4u(params.rank - 1));
-    var low0 = vec4f();
-    var low1 = vec4f();
-    var low2 = vec4f();
-    var low3 = vec4f();
-    var high0 = vec4f();
-    var high1 = vec4f();
-    var high2 = vec4f();
-    var high3 = vec4f();
-    for (var k = local.x; k < params.out_features; k += LANES) {
-        let row = k * params.rank;
-        let b_low = vec4f(b[row + low.x], b[row + low.y], b[row + low.z], b[row + low.w]);
-        let b_high = vec4f(b[row + high.x], b[row + high.y], b[row + high.z], b[row + high.w]);
-        let value = vec4f(d_output[rows.x + k], d_output[rows.y + k], d_output[rows.z + k], d_output[rows.w + k]);
-        low0 += value.x * b_low;
-        low1 += value.y * b_low;
-        low2 += value.z * b_low;
-        low3 += value.w * b_low;
-        high0 += value.x * b_high;
-        high1 += value.y * b_high;
-        high2 += value.z * b_high;
-        high3 += value.w * b_high;
-    }
-    let at = local.y * EACH * LANES + local.x;
-    keep(at, low0, high0);
-    keep(at + LANES, low1, high1);
-    keep(at + 2 * LANES, low2, high2);
-    keep(at + 3 * LANES, low3, high3);
-    workgroupBarrier();
-
-    for (var e = index; e < TOKENS * EACH * RANKS; e += LANES * TOKENS) {
-        let token = first_token + e / RANKS;
-        let rank = first_rank + e % RANKS;
-        var total = 0.0;
-        for (var lane = 0u; lane < LANES; lane++) {
-            total += partial[(e / RANKS * LANES + lane) * RANKS + e % RANKS];
+    let rows = min(first_token + local.y * EACH + vec4u(0, 1, 2, 3), vec4u(params.tokens - 1)) * params.out_features;
+    var low: array<vec4f, 8>; // of the first half of the ranks and EACH tokens
+    var high: array<vec4f, 8>; // of the second
+    var next_b: array<f32, READS>;
+    var next_d: array<vec4f, EACH>;
+    // One round more than there are: the first only reads.
+    for (var first = 0u; first < params.out_features + 4 * LANES; first += 4 * LANES) {
+        let part = transpose(mat4x4f(next_d[0], next_d[1], next_d[2], next_d[3]));
+        workgroupBarrier();
+        for (var i = 0u; i < READS; i++) {
+            let e = index + i * LANES * TOKENS;
+            pool[e % RANKS * stride + e / RANKS] = next_b[i];
         }
-        if token < params.tokens && rank < params.rank {
-            dh[token * params.rank + rank] = total;
+        workgroupBarrier();
+        for (var i = 0u; i < READS; i++) {
+            let e = index + i * LANES * TOKENS;
+            let o = min(first + e / RANKS, params.out_features - 1);
+            next_b[i] = b[o * params.rank + min(first_rank + e % RANKS, params.rank - 1)];
+        }
+        let column = first + local.x + vec4u(0, 1, 2, 3) * LANES;
+        let inside = column < vec4u(params.out_features);
+        let k = min(column, vec4u(params.out_features - 1));
+        for (var i = 0u; i < EACH; i++) {
+            let at = rows[i] + k;
+            let found = vec4f(d_output[at.x], d_output[at.y], d_output[at.z], d_output[at.w]);
+            next_d[i] = select(vec4f(), found, inside);
+        }
+        for (var r = 0u; r < RANKS / 2; r++) {
+            let at = r * stride + local.x;
+            low[r] += pool[at] * part[0];
+            low[r] += pool[at + LANES] * part[1];
+            low[r] += pool[at + 2 * LANES] * part[2];
+            low[r] += pool[at + 3 * LANES] * part[3];
+        }
+        if first_rank + RANKS / 2 < params.rank {
+            for (var r = 0u; r < RANKS / 2; r++) {
+                let at = (RANKS / 2 + r) * stride + local.x;
+                high[r] += pool[at] * part[0];
+                high[r] += pool[at + LANES] * part[1];
+                high[r] += pool[at + 2 * LANES] * part[2];
+                high[r] += pool[at + 3 * LANES] * part[3];
+            }
         }
     }
+    var part: array<f32, RANKS>;
+    for (var r = 0u; r < RANKS / 2; r++) {
+        part[r] = low[r].x;
+        part[RANKS / 2 + r] = high[r].x;
+    }
+    finish(index, part, 0, first_token, first_rank);
+    for (var r = 0u; r < RANKS / 2; r++) {
+        part[r] = low[r].y;
+        part[RANKS / 2 + r] = high[r].y;
+    }
+    finish(index, part, 1, first_token, first_rank);
+    for (var r = 0u; r < RANKS / 2; r++) {
+        part[r] = low[r].z;
+        part[RANKS / 2 + r] = high[r].z;
+    }
+    finish(index, part, 2, first_token, first_rank);
+    for (var r = 0u; r < RANKS / 2; r++) {
+        part[r] = low[r].w;
+        part[RANKS / 2 + r] = high[r].w;
+    }
+    finish(index, part, 3, first_token, first_rank);
 }

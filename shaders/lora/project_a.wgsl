@@ -1,6 +1,6 @@
 // h = x·Aᵀ, unscaled.
-// A workgroup makes TOKENS × RANKS elements of h; LANES invocations share the inner product of one token, so that x is
-// read once for RANKS ranks. The only barrier stands before the last sum.
+// A workgroup makes EACH·TOKENS × RANKS elements of h: LANES invocations share the inner products of EACH tokens, so that
+// x is read once for RANKS ranks and A once for EACH·TOKENS tokens, 4·LANES of its columns at a time.
 struct Params {
     tokens: u32,
     in_features: u32,
@@ -12,10 +12,35 @@ struct Params {
 @group(0) @binding(3) var<uniform> params: Params;
 
 override LANES: u32 = 32;
-override TOKENS: u32 = 8;
-const RANKS: u32 = 8;
+const TOKENS: u32 = 8;
+const EACH: u32 = 4;
+const RANKS: u32 = 16;
+const READS: u32 = 8; // of A by one invocation: 4 · LANES · RANKS / (LANES · TOKENS)
 
-var<workgroup> partial: array<f32, LANES * TOKENS * RANKS>; // [TOKENS, LANES, RANKS]
+// First columns of A [RANKS, 4·LANES + 1], then sums [RANKS, TOKENS, LANES] of one of the EACH tokens.
+var<workgroup> pool: array<f32, RANKS * TOKENS * LANES>;
+
+// Adds up what the invocations have of the ith of their EACH tokens.
+fn finish(index: u32, part: array<f32, RANKS>, i: u32, first_token: u32, first_rank: u32) {
+    var own = part;
+    workgroupBarrier();
+    for (var r = 0u; r < RANKS; r++) {
+        pool[r * TOKENS * LANES + index] = own[r];
+    }
+    workgroupBarrier();
+    for (var e = index; e < TOKENS * RANKS; e += LANES * TOKENS) {
+        let first = (e % RANKS * TOKENS + e / RANKS) * LANES;
+        var total = 0.0;
+        for (var lane = 0u; lane < LANES; lane++) {
+            total += pool[first + (lane + e) % LANES]; // each from another bank
+        }
+        let token = first_token + e / RANKS * EACH + i;
+        let rank = first_rank + e % RANKS;
+        if token < params.tokens && rank < params.rank {
+            h[token * params.rank + rank] = total;
+        }
+    }
+}
 
 @compute @workgroup_size(LANES, TOKENS)
 fn main(
@@ -26,36 +51,74 @@ fn main(
 ) {
     let tile = group.x + group.y * groups.x;
     let rank_tiles = (params.rank + RANKS - 1) / RANKS;
-    let first_token = tile / rank_tiles * TOKENS;
+    let first_token = tile / rank_tiles * TOKENS * EACH;
     let first_rank = tile % rank_tiles * RANKS;
+    let stride = 4 * LANES + 1; // odd against bank conflicts
 
     // Out of range repeats the last row; it is not written.
-    let x_row = min(first_token + local.y, params.tokens - 1) * params.in_features;
-    // RANKS sums as two vectors: an array, indexed, is slow on software adapters.
-    let low = min(first_rank + vec4u(0, 1, 2, 3), vec4u(params.rank - 1)) * params.in_features;
-    let high = min(first_rank + vec4u(4, 5, 6, 7), vec4u(params.rank - 1)) * params.in_features;
-    var sum_low = vec4f();
-    var sum_high = vec4f();
-    for (var k = local.x; k < params.in_features; k += LANES) {
-        let value = x[x_row + k];
-        sum_low += value * vec4f(a[low.x + k], a[low.y + k], a[low.z + k], a[low.w + k]);
-        sum_high += value * vec4f(a[high.x + k], a[high.y + k], a[high.z + k], a[high.w + k]);
-    }
-    for (var j = 0u; j < 4; j++) {
-        partial[index * RANKS + j] = sum_low[j];
-        partial[index * RANKS + 4 + j] = sum_high[j];
-    }
-    workgroupBarrier();
-
-    for (var e = index; e < TOKENS * RANKS; e += LANES * TOKENS) {
-        let token = first_token + e / RANKS;
-        let rank = first_rank + e % RANKS;
-        var total = 0.0;
-        for (var lane = 0u; lane < LANES; lane++) {
-            total += partial[(e / RANKS * LANES + lane) * RANKS + e % RANKS];
+    let rows = min(first_token + local.y * EACH + vec4u(0, 1, 2, 3), vec4u(params.tokens - 1)) * params.in_features;
+    var low: array<vec4f, 8>; // of the first half of the ranks and EACH tokens
+    var high: array<vec4f, 8>; // of the second
+    var next_a: array<f32, READS>;
+    var next_x: array<vec4f, EACH>;
+    // One round more than there are: the first only reads.
+    for (var first = 0u; first < params.in_features + 4 * LANES; first += 4 * LANES) {
+        let part = transpose(mat4x4f(next_x[0], next_x[1], next_x[2], next_x[3]));
+        workgroupBarrier();
+        for (var i = 0u; i < READS; i++) {
+            let e = index + i * LANES * TOKENS;
+            pool[e / (4 * LANES) * stride + e % (4 * LANES)] = next_a[i];
         }
-        if token < params.tokens && rank < params.rank {
-            h[token * params.rank + rank] = total;
+        workgroupBarrier();
+        for (var i = 0u; i < READS; i++) {
+            let e = index + i * LANES * TOKENS;
+            let row = min(first_rank + e / (4 * LANES), params.rank - 1) * params.in_features;
+            next_a[i] = a[row + min(first + e % (4 * LANES), params.in_features - 1)];
+        }
+        let column = first + local.x + vec4u(0, 1, 2, 3) * LANES;
+        let inside = column < vec4u(params.in_features);
+        let k = min(column, vec4u(params.in_features - 1));
+        for (var i = 0u; i < EACH; i++) {
+            let at = rows[i] + k;
+            let found = vec4f(x[at.x], x[at.y], x[at.z], x[at.w]);
+            next_x[i] = select(vec4f(), found, inside);
+        }
+        for (var r = 0u; r < RANKS / 2; r++) {
+            let at = r * stride + local.x;
+            low[r] += pool[at] * part[0];
+            low[r] += pool[at + LANES] * part[1];
+            low[r] += pool[at + 2 * LANES] * part[2];
+            low[r] += pool[at + 3 * LANES] * part[3];
+        }
+        if first_rank + RANKS / 2 < params.rank {
+            for (var r = 0u; r < RANKS / 2; r++) {
+                let at = (RANKS / 2 + r) * stride + local.x;
+                high[r] += pool[at] * part[0];
+                high[r] += pool[at + LANES] * part[1];
+                high[r] += pool[at + 2 * LANES] * part[2];
+                high[r] += pool[at + 3 * LANES] * part[3];
+            }
         }
     }
+    var part: array<f32, RANKS>;
+    for (var r = 0u; r < RANKS / 2; r++) {
+        part[r] = low[r].x;
+        part[RANKS / 2 + r] = high[r].x;
+    }
+    finish(index, part, 0, first_token, first_rank);
+    for (var r = 0u; r < RANKS / 2; r++) {
+        part[r] = low[r].y;
+        part[RANKS / 2 + r] = high[r].y;
+    }
+    finish(index, part, 1, first_token, first_rank);
+    for (var r = 0u; r < RANKS / 2; r++) {
+        part[r] = low[r].z;
+        part[RANKS / 2 + r] = high[r].z;
+    }
+    finish(index, part, 2, first_token, first_rank);
+    for (var r = 0u; r < RANKS / 2; r++) {
+        part[r] = low[r].w;
+        part[RANKS / 2 + r] = high[r].w;
+    }
+    finish(index, part, 3, first_token, first_rank);
 }

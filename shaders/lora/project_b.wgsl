@@ -1,4 +1,5 @@
-// y = h·Bᵀ. One invocation makes TOKENS elements of one column.
+// y = h·Bᵀ.
+// A workgroup makes DOWN·TOKENS tokens × 4·COLUMNS columns, from RANKS ranks at a time; one invocation makes TOKENS × 4.
 struct Params {
     tokens: u32,
     out_features: u32,
@@ -9,33 +10,66 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> y: array<f32>; // [tokens, out_features]
 @group(0) @binding(3) var<uniform> params: Params;
 
-override COLUMNS: u32 = 64;
-const TOKENS: u32 = 4;
+override COLUMNS: u32 = 32;
+override DOWN: u32 = 8;
+const TOKENS: u32 = 8;
+const RANKS: u32 = 16;
 
-@compute @workgroup_size(COLUMNS)
+var<workgroup> b_tile: array<f32, RANKS * (4 * COLUMNS + 1)>; // [RANKS, 4·COLUMNS + 1], odd against bank conflicts
+var<workgroup> h_tile: array<vec4f, RANKS / 4 * DOWN * TOKENS>; // [DOWN·TOKENS, RANKS / 4]
+
+@compute @workgroup_size(COLUMNS, DOWN)
 fn main(
     @builtin(workgroup_id) group: vec3u,
     @builtin(num_workgroups) groups: vec3u,
-    @builtin(local_invocation_index) lane: u32,
+    @builtin(local_invocation_id) local: vec3u,
+    @builtin(local_invocation_index) index: u32,
 ) {
     let tile = group.x + group.y * groups.x;
-    let column_tiles = (params.out_features + COLUMNS - 1) / COLUMNS;
-    let column = tile % column_tiles * COLUMNS + lane;
-    let first_token = tile / column_tiles * TOKENS;
-    if column >= params.out_features {
-        return;
-    }
-    // TOKENS rows as one vector: an array, indexed, is slow on software adapters. Out of range repeats the last row; it is
-    // not written.
-    let rows = min(first_token + vec4u(0, 1, 2, 3), vec4u(params.tokens - 1)) * params.rank;
-    var sum = vec4f();
-    for (var r = 0u; r < params.rank; r++) {
-        let at = rows + r;
-        sum += b[column * params.rank + r] * vec4f(h[at.x], h[at.y], h[at.z], h[at.w]);
+    let column_tiles = (params.out_features + 4 * COLUMNS - 1) / (4 * COLUMNS);
+    let first_column = tile % column_tiles * 4 * COLUMNS;
+    let first_token = tile / column_tiles * DOWN * TOKENS;
+    let stride = 4 * COLUMNS + 1;
+
+    var sum: array<vec4f, TOKENS>;
+    for (var first_rank = 0u; first_rank < params.rank; first_rank += RANKS) {
+        let ranks = min(params.rank - first_rank, RANKS);
+        workgroupBarrier();
+        for (var e = index; e < RANKS * 4 * COLUMNS; e += COLUMNS * DOWN) {
+            let column = min(first_column + e / RANKS, params.out_features - 1);
+            let rank = first_rank + min(e % RANKS, ranks - 1);
+            b_tile[e % RANKS * stride + e / RANKS] = b[column * params.rank + rank];
+        }
+        let rows = min(params.tokens - min(first_token, params.tokens), DOWN * TOKENS);
+        for (var e = index; e < RANKS / 4 * rows; e += COLUMNS * DOWN) {
+            let r = e % (RANKS / 4) * 4 + vec4u(0, 1, 2, 3);
+            let at = (first_token + e / (RANKS / 4)) * params.rank + first_rank + min(r, vec4u(ranks - 1));
+            h_tile[e] = select(vec4f(), vec4f(h[at.x], h[at.y], h[at.z], h[at.w]), r < vec4u(ranks));
+        }
+        workgroupBarrier();
+        for (var r = 0u; r < ranks; r += 4) {
+            var weight: array<vec4f, 4>; // of a rank, for four columns
+            for (var j = 0u; j < 4; j++) {
+                let at = (r + j) * stride + local.x;
+                let low = vec2f(b_tile[at], b_tile[at + COLUMNS]);
+                weight[j] = vec4f(low, b_tile[at + 2 * COLUMNS], b_tile[at + 3 * COLUMNS]);
+            }
+            for (var i = 0u; i < TOKENS; i++) {
+                let value = h_tile[(local.y + i * DOWN) * (RANKS / 4) + r / 4];
+                sum[i] += value.x * weight[0];
+                sum[i] += value.y * weight[1];
+                sum[i] += value.z * weight[2];
+                sum[i] += value.w * weight[3];
+            }
+        }
     }
     for (var i = 0u; i < TOKENS; i++) {
-        if first_token + i < params.tokens {
-            y[(first_token + i) * params.out_features + column] = sum[i];
+        let token = first_token + local.y + i * DOWN;
+        for (var j = 0u; j < 4; j++) {
+            let column = first_column + local.x + j * COLUMNS;
+            if token < params.tokens && column < params.out_features {
+                y[token * params.out_features + column] = sum[i][j];
+            }
         }
     }
 }

@@ -7,13 +7,11 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> output: array<f32>; // [len]
 @group(0) @binding(3) var<uniform> params: Params;
 
-override WORKGROUP: u32 = 64;
+override WORKGROUP: u32 = 256;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
-    let i = id.x + id.y * groups.x * WORKGROUP;
-    if i >= params.len {
-        return;
+    for (var i = id.x; i < params.len; i += groups.x * WORKGROUP) {
+        output[i] = a[i] + b[i];
     }
-    output[i] = a[i] + b[i];
 }

@@ -8,7 +8,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> output: array<f32>; // [len]
 @group(0) @binding(3) var<uniform> params: Params;
 
-override WORKGROUP: u32 = 64;
+override WORKGROUP: u32 = 256;
 
 fn sigmoid(x: f32) -> f32 {
     let e = exp(-min(abs(x), 88.0));
@@ -23,14 +23,12 @@ fn relu(x: f32) -> f32 {
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
-    let i = id.x + id.y * groups.x * WORKGROUP;
-    if i >= params.len {
-        return;
-    }
-    let g = gate[i];
-    if params.kind == 0 {
-        output[i] = g * sigmoid(g) * up[i];
-    } else {
-        output[i] = relu(g) * relu(g) * up[i];
+    for (var i = id.x; i < params.len; i += groups.x * WORKGROUP) {
+        let g = gate[i];
+        if params.kind == 0 {
+            output[i] = g * sigmoid(g) * up[i];
+        } else {
+            output[i] = relu(g) * relu(g) * up[i];
+        }
     }
 }

@@ -10,7 +10,7 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> d_up: array<f32>; // [len]
 @group(0) @binding(5) var<uniform> params: Params;
 
-override WORKGROUP: u32 = 64;
+override WORKGROUP: u32 = 256;
 
 fn sigmoid(x: f32) -> f32 {
     let e = exp(-min(abs(x), 88.0));
@@ -19,21 +19,19 @@ fn sigmoid(x: f32) -> f32 {
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
-    let i = id.x + id.y * groups.x * WORKGROUP;
-    if i >= params.len {
-        return;
+    for (var i = id.x; i < params.len; i += groups.x * WORKGROUP) {
+        let g = gate[i];
+        var value: f32;
+        var slope: f32;
+        if params.kind == 0 {
+            value = g * sigmoid(g);
+            slope = sigmoid(g) * (1.0 + g * sigmoid(-g));
+        } else {
+            let positive = max(g, 0.0);
+            value = positive * positive;
+            slope = 2.0 * positive;
+        }
+        d_gate[i] = slope * up[i] * d_output[i];
+        d_up[i] = value * d_output[i];
     }
-    let g = gate[i];
-    var value: f32;
-    var slope: f32;
-    if params.kind == 0 {
-        value = g * sigmoid(g);
-        slope = sigmoid(g) * (1.0 + g * sigmoid(-g));
-    } else {
-        let positive = max(g, 0.0);
-        value = positive * positive;
-        slope = 2.0 * positive;
-    }
-    d_gate[i] = slope * up[i] * d_output[i];
-    d_up[i] = value * d_output[i];
 }

@@ -88,8 +88,9 @@ pub(crate) struct Inner {
     pub reads: Cell<Reads>,
     /// Counts whatever makes looked-up buffers, bind groups or offsets stale.
     pub generation: Cell<u64>,
-    /// Partial sums of reductions and one pair of totals, shared by all recordings: the GPU runs them in order.
-    pub scratch: RefCell<[Option<Rc<Storage>>; 2]>,
+    /// Partial sums of reductions, one pair of totals and sums over parts of the tokens, shared by all recordings: the GPU
+    /// runs them in order.
+    pub scratch: RefCell<[Option<Rc<Storage>>; 3]>,
     /// What has been allocated, to be freed with the `Gpu` where the device outlives it; the dead are swept as it grows.
     pub allocated: RefCell<Vec<Weak<Storage>>>,
     pub memory: Cell<Memory>,
@@ -378,22 +379,28 @@ impl Gpu {
 
     /// The shared partial sums `[SCRATCH_LEN]`.
     pub(crate) fn scratch(&self) -> Result<Tensor> {
-        self.shared(0, "partial sums", SCRATCH_LEN)
+        self.shared(0, "partial sums", &[SCRATCH_LEN])
     }
 
     /// The shared `totals [2]`.
     pub(crate) fn scratch_totals(&self) -> Result<Tensor> {
-        self.shared(1, "totals", 2)
+        self.shared(1, "totals", &[2])
     }
 
-    fn shared(&self, index: usize, label: &str, len: usize) -> Result<Tensor> {
+    /// Shared sums over parts of the tokens, in a buffer that grows.
+    pub(crate) fn scratch_sums(&self, shape: [usize; 2]) -> Result<Tensor> {
+        self.shared(2, "sums of parts", &shape)
+    }
+
+    fn shared(&self, index: usize, label: &str, shape: &[usize]) -> Result<Tensor> {
+        let bytes = 4 * shape.iter().product::<usize>() as u64;
         let mut slots = self.0.scratch.borrow_mut();
         let storage = match &slots[index] {
-            Some(storage) => storage.clone(),
-            None => Storage::new(self, label, 4 * len as u64)?,
+            Some(storage) if storage.buffer.size() >= bytes => storage.clone(),
+            _ => Storage::new(self, label, bytes)?,
         };
         slots[index] = Some(storage.clone());
-        Ok(Tensor::view(self, label, &[len], &storage, 0))
+        Ok(Tensor::view(self, label, shape, &storage, 0))
     }
 }
 

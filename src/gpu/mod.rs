@@ -13,7 +13,7 @@ pub use pipeline::{Access, Kernel};
 #[cfg(target_arch = "wasm32")]
 pub(crate) use read::read;
 pub use recording::{Recording, Submission};
-pub(crate) use recording::{fold, shared_workgroups, workgroups};
+pub(crate) use recording::{elementwise, fold, shared_workgroups, workgroups};
 #[cfg(target_arch = "wasm32")]
 pub(crate) use tensor::next_id;
 pub use tensor::{DType, Tensor};

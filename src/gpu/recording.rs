@@ -133,6 +133,11 @@ pub(crate) fn shared_workgroups(gpu: &Gpu, n: usize, lanes: usize, each: usize, 
     n.div_ceil(each * lanes).min(most)
 }
 
+/// Workgroups that go over `n` elements together, `each` at a time; in one dimension.
+pub(crate) fn elementwise(n: usize, each: usize) -> [u32; 2] {
+    [n.div_ceil(each).min(4096) as u32, 1]
+}
+
 /// A number of workgroups, folded into two dimensions of at most 65,535 (WebGPU's default limit).
 pub(crate) fn fold(groups: usize) -> [u32; 2] {
     const MAX: usize = 65_535;

@@ -102,12 +102,15 @@ macro_rules! tokens {
     ($($more:expr),*) => {
         &[
             d(2, 3, 5, 3), d(7, 31, 33, 17), d(2, 1, 1, 1), d(3, 65, 1, 8), d(130, 17, 13, 4), d(9, 257, 129, 1), d(5, 64, 64, 64),
-            d(8, 32, 63, 9), d(17, 63, 65, 7), d(33, 128, 127, 2) $(, $more)*
+            d(8, 32, 63, 9), d(17, 63, 65, 7), d(33, 128, 127, 2), d(65, 129, 130, 15), d(3, 1031, 5, 2) $(, $more)*
         ]
     };
 }
 const MANY_TOKENS: &[Dims] = tokens!();
-const ANY_TOKENS: &[Dims] = tokens!(d(1, 1, 1, 1), d(1, 257, 130, 8), d(1, 64, 65, 17));
+const ANY_TOKENS: &[Dims] = tokens!(d(1, 1, 1, 1), d(1, 257, 130, 8), d(1, 64, 65, 17), d(1031, 5, 6, 3));
+/// For those that share the tokens out, 128 or more each.
+const SHARED_TOKENS: &[Dims] =
+    tokens!(d(1, 1, 1, 1), d(1, 64, 65, 17), d(127, 65, 64, 5), d(300, 66, 67, 12), d(517, 5, 3, 33));
 const ONE_TOKEN: &[Dims] = &[
     d(1, 3, 5, 3),
     d(1, 255, 257, 17),
@@ -124,6 +127,10 @@ pub const fn len(len: usize) -> Dims {
 }
 /// The last needs workgroups in two dimensions: 65,535 · 64 + 1.
 pub const ELEMENTS: &[Dims] = &[len(3), len(63), len(1), len(64), len(65), len(131), len(4_194_241)];
+/// The last has more than invocations take at first: 4096 workgroups of 256 lanes, 4 elements each.
+const ROUNDS: &[Dims] = &[len(3), len(1025), len(1), len(64), len(256), len(1023), len(4_194_309)];
+/// Elements of `rank` parts. The last needs workgroups in two dimensions.
+const PARTS: &[Dims] = &[d(3, 1, 1, 2), d(65, 1, 1, 12), d(1, 1, 1, 1), d(64, 1, 1, 3), d(4_194_241, 1, 1, 2)];
 /// To be added to what is there.
 pub const fn adding(len: usize) -> Dims {
     d(len, 1, 1, 2)
@@ -194,6 +201,16 @@ const COLUMNS: &[Dims] = &[
     d(1, 1, 130, 1),
     d(1, 1, 4_194_241, 1),
 ];
+/// The last has more than invocations take at first.
+const COLUMNS_IN_ROUNDS: &[Dims] = &[
+    d(2, 1, 5, 1),
+    d(7, 1, 33, 1),
+    d(1, 1, 1, 1),
+    d(130, 1, 63, 1),
+    d(33, 1, 65, 1),
+    d(1, 1, 1030, 1),
+    d(65_537, 1, 65, 1),
+];
 /// Tokens × rank.
 const ROWS: &[Dims] = &[
     d(3, 1, 1, 5),
@@ -263,6 +280,10 @@ fn show_product(d: &Dims) -> String {
 
 pub fn show_len(d: &Dims) -> String {
     d.tokens.to_string()
+}
+
+fn show_parts(d: &Dims) -> String {
+    format!("{} of {}", d.tokens, d.rank)
 }
 
 fn show_sum(d: &Dims) -> String {
@@ -368,6 +389,23 @@ fn fused_b_add(d: Dims, rng: &mut Rng) -> Case {
         |rec, [b, h, output]| lora::fused_b_add::record(rec, b, h, output, SCALE),
         [(2, products(&sums))],
     )
+}
+
+fn fused_b_add_tiled(d: Dims, rng: &mut Rng) -> Case {
+    let [b, h] = [given(rng, &[d.out_features, d.rank]), given(rng, &[d.tokens, d.rank])];
+    let output = given(rng, &[d.tokens, d.out_features]);
+    let sums = reference::lora::fused_b_add_tiled(d, &b.f64(), &h.f64(), &output.f64(), SCALE.into());
+    case(
+        [b, h, output],
+        |rec, [b, h, output]| lora::fused_b_add_tiled::record(rec, b, h, output, SCALE),
+        [(2, products(&sums))],
+    )
+}
+
+fn add_parts(d: Dims, rng: &mut Rng) -> Case {
+    let [parts, output] = [given(rng, &[d.rank, d.tokens]), given(rng, &[d.tokens])];
+    let sums = reference::lora::add_parts(&parts.f64(), &output.f64());
+    case([parts, output], |rec, [parts, output]| lora::add_parts::record(rec, parts, output), [(1, products(&sums))])
 }
 
 fn add_scaled(d: Dims, rng: &mut Rng) -> Case {
@@ -605,6 +643,17 @@ fn grad_b(d: Dims, rng: &mut Rng) -> Case {
     )
 }
 
+fn grad_b_tiled(d: Dims, rng: &mut Rng) -> Case {
+    let [d_output, h] = [given(rng, &[d.tokens, d.out_features]), given(rng, &[d.tokens, d.rank])];
+    let d_b = given(rng, &[d.out_features, d.rank]);
+    let sums = reference::lora::grad_b_tiled(d, &d_output.f64(), &h.f64(), &d_b.f64(), SCALE.into());
+    case(
+        [d_output, h, d_b],
+        |rec, [d_output, h, d_b]| lora::grad_b_tiled::record(rec, d_output, h, d_b, SCALE),
+        [(2, products(&sums))],
+    )
+}
+
 fn grad_dh(d: Dims, rng: &mut Rng) -> Case {
     let [b, d_output] = [given(rng, &[d.out_features, d.rank]), given(rng, &[d.tokens, d.out_features])];
     let dh = reference::lora::grad_dh(d, &b.f64(), &d_output.f64());
@@ -632,6 +681,13 @@ fn grad_a(d: Dims, rng: &mut Rng) -> Case {
     case([dh, x, d_a], |rec, [dh, x, d_a]| lora::grad_a::record(rec, dh, x, d_a, SCALE), [(2, products(&sums))])
 }
 
+fn grad_a_tiled(d: Dims, rng: &mut Rng) -> Case {
+    let [dh, x] = [given(rng, &[d.tokens, d.rank]), given(rng, &[d.tokens, d.in_features])];
+    let d_a = given(rng, &[d.rank, d.in_features]);
+    let sums = reference::lora::grad_a_tiled(d, &dh.f64(), &x.f64(), &d_a.f64(), SCALE.into());
+    case([dh, x, d_a], |rec, [dh, x, d_a]| lora::grad_a_tiled::record(rec, dh, x, d_a, SCALE), [(2, products(&sums))])
+}
+
 fn input_grad(d: Dims, rng: &mut Rng) -> Case {
     let [a, dh] = [given(rng, &[d.rank, d.in_features]), given(rng, &[d.tokens, d.rank])];
     let d_input = given(rng, &[d.tokens, d.in_features]);
@@ -639,6 +695,17 @@ fn input_grad(d: Dims, rng: &mut Rng) -> Case {
     case(
         [a, dh, d_input],
         |rec, [a, dh, d_input]| lora::input_grad::record(rec, a, dh, d_input, SCALE),
+        [(2, products(&sums))],
+    )
+}
+
+fn input_grad_tiled(d: Dims, rng: &mut Rng) -> Case {
+    let [a, dh] = [given(rng, &[d.rank, d.in_features]), given(rng, &[d.tokens, d.rank])];
+    let d_input = given(rng, &[d.tokens, d.in_features]);
+    let sums = reference::lora::input_grad_tiled(d, &a.f64(), &dh.f64(), &d_input.f64(), SCALE.into());
+    case(
+        [a, dh, d_input],
+        |rec, [a, dh, d_input]| lora::input_grad_tiled::record(rec, a, dh, d_input, SCALE),
         [(2, products(&sums))],
     )
 }
@@ -1074,14 +1141,23 @@ macro_rules! spec {
 pub(crate) use spec;
 
 pub static SPECS: &[Spec] = &[
-    spec!(lora / add_scaled, ELEMENTS 0..2, show_len, PRODUCTS, [
-        ("the scale twice", "params.scale * y[i]", "params.scale * params.scale * y[i]"),
-        ("the scale never", "params.scale * y[i]", "y[i]"),
+    spec!(lora / add_parts, PARTS 0..2, show_parts, PRODUCTS, [
+        ("a part left out", "part < params.parts;", "part + 1 < params.parts;"),
+        ("one part again and again", "part * params.len + i", "i"),
         ("overwriting", "output[i] += ", "output[i] = "),
         ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
-        ("an index swapped", "* y[i]", "* y[params.len - 1 - i]"),
         ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    ]),
+    spec!(lora / add_scaled, ROUNDS 0..2, show_len, PRODUCTS, [
+        ("the scale twice", "params.scale * vec4f", "params.scale * params.scale * vec4f"),
+        ("the scale never", "params.scale * vec4f", "vec4f"),
+        ("overwriting", "before + params.scale", "params.scale"),
+        ("the last element left out", "i[j] < len", "i[j] + 1 < len"),
+        ("two indices swapped", "y[at.y], y[at.z]", "y[at.z], y[at.y]"),
+        ("three of four", "j < 4;", "j < 3;"),
+        ("stopping at the tile", "first < len;", "first < min(len, WORKGROUP);"),
+        ("one round", "first += groups.x * 4 * WORKGROUP", "first += len"),
     ]),
     spec!(lora / fused_b_add, ANY_TOKENS 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "r < params.rank;", "r + 1 < params.rank;"),
@@ -1092,6 +1168,19 @@ pub static SPECS: &[Spec] = &[
         ("only the first token tile", "tile / column_tiles * TOKENS", "0u"),
         ("B transposed", "b[column * params.rank + r]", "b[r * params.out_features + column]"),
         ("h transposed", "rows + r", "rows / params.rank + r * params.tokens"),
+    ]),
+    spec!(lora / fused_b_add_tiled, ANY_TOKENS 0..5, show_product, PRODUCTS, [
+        ("the last rank dropped", "r < vec4u(ranks)", "r + 1 < vec4u(ranks)"),
+        ("the ranks stopping at the tile", "first_rank += RANKS", "first_rank += params.rank"),
+        ("the scale twice", "params.scale * sum[i]", "params.scale * params.scale * sum[i]"),
+        ("the scale never", "params.scale * sum[i]", "sum[i]"),
+        ("overwriting", "output[at.w]) + params.scale", "output[at.w]) * 0.0 + params.scale"),
+        ("only the first column tile", "tile % column_tiles * 4 * COLUMNS", "0u"),
+        ("only the first token tile", "tile / column_tiles * DOWN * TOKENS", "0u"),
+        ("B transposed", "b[column * params.rank + rank]", "b[rank * params.out_features + column]"),
+        ("two ranks swapped", "value.z * weight[2]", "value.z * weight[3]"),
+        ("two columns swapped", "vec2f(b_tile[at], b_tile[at + COLUMNS])", "vec2f(b_tile[at + COLUMNS], b_tile[at])"),
+        ("one token's ranks", "(local.y + i * DOWN) * (RANKS / 4)", "local.y * (RANKS / 4)"),
     ]),
     spec!(lora / grad_a, ANY_TOKENS 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "t < params.tokens;", "t + 1 < params.tokens;"),
@@ -1107,6 +1196,22 @@ pub static SPECS: &[Spec] = &[
         ("ranks swapped", "dh[row + low.x], dh[row + low.y]", "dh[row + low.y], dh[row + low.x]"),
         ("the upper ranks left out", "sum_high[j]", "0.0"),
     ]),
+    spec!(lora / grad_a_tiled, SHARED_TOKENS 0..5, show_product, PRODUCTS, [
+        ("the last token dropped", "vec4<bool>(token < end)", "vec4<bool>(token + 1 < end)"),
+        ("the tokens stopping at the tile", "first += TOKENS", "first += params.tokens"),
+        ("the slices' first four tokens", "t += 4 * SLICES", "t += params.tokens"),
+        ("a slice left out", "slice < SLICES;", "slice + 1 < SLICES;"),
+        ("the scale twice", "params.scale * total[j]", "params.scale * params.scale * total[j]"),
+        ("the scale never", "params.scale * total[j]", "total[j]"),
+        ("overwriting", "params.accumulate == 1", "false"),
+        ("only the first column tile", "tile / rank_tiles % column_tiles * 2 * COLUMNS", "0u"),
+        ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
+        ("dA transposed", "(part * params.rank + rank) * params.in_features + column", "part * params.rank * params.in_features + column * params.rank + rank"),
+        ("two tokens swapped", "low[r] += of_low[i] * value", "low[r] += of_low[i ^ 1] * value"),
+        ("two ranks swapped", "vec4f(dh[small.x], dh[small.y]", "vec4f(dh[small.y], dh[small.x]"),
+        ("the second column left out", "local.x] = high;", "local.x] = vec4f();"),
+        ("the upper ranks left out", "if ranks > 8 {", "if false {"),
+    ]),
     spec!(lora / grad_b, ANY_TOKENS 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "t < params.tokens;", "t + 1 < params.tokens;"),
         ("the sum stopping at the tile", "t += SLICES", "t += params.tokens"),
@@ -1121,17 +1226,34 @@ pub static SPECS: &[Spec] = &[
         ("ranks swapped", "h[row + low.x], h[row + low.y]", "h[row + low.y], h[row + low.x]"),
         ("the upper ranks left out", "sum_high[j]", "0.0"),
     ]),
+    spec!(lora / grad_b_tiled, SHARED_TOKENS 0..5, show_product, PRODUCTS, [
+        ("the last token dropped", "vec4<bool>(token < end)", "vec4<bool>(token + 1 < end)"),
+        ("the tokens stopping at the tile", "first += TOKENS", "first += params.tokens"),
+        ("the slices' first four tokens", "t += 4 * SLICES", "t += params.tokens"),
+        ("a slice left out", "slice < SLICES;", "slice + 1 < SLICES;"),
+        ("the scale twice", "params.scale * total[j]", "params.scale * params.scale * total[j]"),
+        ("the scale never", "params.scale * total[j]", "total[j]"),
+        ("overwriting", "params.accumulate == 1", "false"),
+        ("only the first column tile", "tile / rank_tiles % column_tiles * 2 * COLUMNS", "0u"),
+        ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
+        ("dB transposed", "(part * params.out_features + column) * params.rank + rank", "part * params.rank * params.out_features + rank * params.out_features + column"),
+        ("two tokens swapped", "low[r] += of_low[i] * value", "low[r] += of_low[i ^ 1] * value"),
+        ("two ranks swapped", "vec4f(h[small.x], h[small.y]", "vec4f(h[small.y], h[small.x]"),
+        ("the second column left out", "local.x] = high;", "local.x] = vec4f();"),
+        ("the upper ranks left out", "if ranks > 8 {", "if false {"),
+    ]),
     spec!(lora / grad_dh, MANY_TOKENS 0..5, show_product, PRODUCTS, [
-        ("the last term dropped", "k < params.out_features;", "k + 1 < params.out_features;"),
-        ("the sum stopping at the tile", "k += LANES", "k += params.out_features"),
+        ("the last term dropped", "column < vec4u(params.out_features)", "column + 1 < vec4u(params.out_features)"),
+        ("the sum stopping at the tile", "first < params.out_features + 4 * LANES", "first < 8 * LANES"),
         ("a lane left out", "lane < LANES;", "lane + 1 < LANES;"),
-        ("accumulation", "dh[token * params.rank + rank] =", "dh[token * params.rank + rank] +="),
-        ("only the first token tile", "tile / rank_tiles * TOKENS", "0u"),
+        ("accumulation", "rank] = total", "rank] += total"),
+        ("only the first token tile", "tile / rank_tiles * TOKENS * EACH", "0u"),
         ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
         ("dh transposed", "dh[token * params.rank + rank]", "dh[rank * params.tokens + token]"),
-        ("B's rows on each other", "k * params.rank", "k"),
-        ("ranks swapped", "b[row + low.x], b[row + low.y]", "b[row + low.y], b[row + low.x]"),
-        ("the upper ranks left out", "sum_high[j]", "0.0"),
+        ("B's rows on each other", "b[o * params.rank", "b[o"),
+        ("two rows of B swapped", "low[r] += pool[at + LANES] * part[1]", "low[r] += pool[at + LANES] * part[2]"),
+        ("one token twice", "= low[r].z", "= low[r].y"),
+        ("the upper ranks left out", "r < RANKS; r++) {\n        pool", "r < RANKS / 2; r++) {\n        pool"),
     ]),
     spec!(lora / grad_dh_gemv, ONE_TOKEN 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "k < params.out_features;", "k + 1 < params.out_features;"),
@@ -1151,17 +1273,31 @@ pub static SPECS: &[Spec] = &[
         ("A transposed", "a[r * params.in_features + column]", "a[column * params.rank + r]"),
         ("dh transposed", "rows + r", "rows / params.rank + r * params.tokens"),
     ]),
+    spec!(lora / input_grad_tiled, ANY_TOKENS 0..5, show_product, PRODUCTS, [
+        ("the last rank dropped", "r < vec4u(ranks)", "r + 1 < vec4u(ranks)"),
+        ("the ranks stopping at the tile", "first_rank += RANKS", "first_rank += params.rank"),
+        ("the scale twice", "params.scale * sum[i]", "params.scale * params.scale * sum[i]"),
+        ("the scale never", "params.scale * sum[i]", "sum[i]"),
+        ("overwriting", "d_input[at.w]) + params.scale", "d_input[at.w]) * 0.0 + params.scale"),
+        ("only the first column tile", "tile % column_tiles * 4 * COLUMNS", "0u"),
+        ("only the first token tile", "tile / column_tiles * DOWN * TOKENS", "0u"),
+        ("A transposed", "a[rank * params.in_features + column]", "a[column * params.rank + rank]"),
+        ("two ranks swapped", "value.z * weight[2]", "value.z * weight[3]"),
+        ("two columns swapped", "vec2f(a_tile[at], a_tile[at + COLUMNS])", "vec2f(a_tile[at + COLUMNS], a_tile[at])"),
+        ("one token's ranks", "(local.y + i * DOWN) * (RANKS / 4)", "local.y * (RANKS / 4)"),
+    ]),
     spec!(lora / project_a, MANY_TOKENS 0..5, show_product, PRODUCTS, [
-        ("the last term dropped", "k < params.in_features;", "k + 1 < params.in_features;"),
-        ("the sum stopping at the tile", "k += LANES", "k += params.in_features"),
+        ("the last term dropped", "column < vec4u(params.in_features)", "column + 1 < vec4u(params.in_features)"),
+        ("the sum stopping at the tile", "first < params.in_features + 4 * LANES", "first < 8 * LANES"),
         ("a lane left out", "lane < LANES;", "lane + 1 < LANES;"),
-        ("accumulation", "h[token * params.rank + rank] =", "h[token * params.rank + rank] +="),
-        ("only the first token tile", "tile / rank_tiles * TOKENS", "0u"),
+        ("accumulation", "rank] = total", "rank] += total"),
+        ("only the first token tile", "tile / rank_tiles * TOKENS * EACH", "0u"),
         ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
         ("h transposed", "h[token * params.rank + rank]", "h[rank * params.tokens + token]"),
-        ("A's rows on each other", "vec4u(0, 1, 2, 3), vec4u(params.rank - 1)) * params.in_features", "vec4u(0, 1, 2, 3), vec4u(params.rank - 1))"),
-        ("ranks swapped", "a[low.x + k], a[low.y + k]", "a[low.y + k], a[low.x + k]"),
-        ("the upper ranks left out", "sum_high[j]", "0.0"),
+        ("A's rows on each other", "params.rank - 1) * params.in_features", "params.rank - 1)"),
+        ("two columns swapped", "low[r] += pool[at + LANES] * part[1]", "low[r] += pool[at + LANES] * part[2]"),
+        ("one token twice", "= low[r].z", "= low[r].y"),
+        ("the upper ranks left out", "r < RANKS; r++) {\n        pool", "r < RANKS / 2; r++) {\n        pool"),
     ]),
     spec!(lora / project_a_gemv, ONE_TOKEN 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "k < params.in_features;", "k + 1 < params.in_features;"),
@@ -1172,19 +1308,24 @@ pub static SPECS: &[Spec] = &[
         ("A transposed", "a[row + k]", "a[k * params.rank + rank]"),
     ]),
     spec!(lora / project_b, ANY_TOKENS 0..5, show_product, PRODUCTS, [
-        ("the last term dropped", "r < params.rank;", "r + 1 < params.rank;"),
-        ("accumulation", "column] = sum[i]", "column] += sum[i]"),
-        ("only the first column tile", "tile % column_tiles * COLUMNS", "0u"),
-        ("only the first token tile", "tile / column_tiles * TOKENS", "0u"),
-        ("B transposed", "b[column * params.rank + r]", "b[r * params.out_features + column]"),
-        ("y transposed", "y[(first_token + i) * params.out_features + column]", "y[column * params.tokens + first_token + i]"),
+        ("the last rank dropped", "r < vec4u(ranks)", "r + 1 < vec4u(ranks)"),
+        ("the ranks stopping at the tile", "first_rank += RANKS", "first_rank += params.rank"),
+        ("accumulation", "column] = sum[i][j]", "column] += sum[i][j]"),
+        ("only the first column tile", "tile % column_tiles * 4 * COLUMNS", "0u"),
+        ("only the first token tile", "tile / column_tiles * DOWN * TOKENS", "0u"),
+        ("B transposed", "b[column * params.rank + rank]", "b[rank * params.out_features + column]"),
+        ("two ranks swapped", "value.z * weight[2]", "value.z * weight[3]"),
+        ("two columns swapped", "vec2f(b_tile[at], b_tile[at + COLUMNS])", "vec2f(b_tile[at + COLUMNS], b_tile[at])"),
+        ("one token's ranks", "(local.y + i * DOWN) * (RANKS / 4)", "local.y * (RANKS / 4)"),
+        ("y transposed", "y[token * params.out_features + column]", "y[column * params.tokens + token]"),
     ]),
-    spec!(lora / save_activation, ELEMENTS 0..2, show_len, EXACT, [
-        ("accumulation", "dst[i] = ", "dst[i] += "),
-        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
-        ("an index swapped", "= src[i]", "= src[params.len - 1 - i]"),
-        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
-        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    spec!(lora / save_activation, ROUNDS 0..2, show_len, EXACT, [
+        ("accumulation", "= value[j]", "+= value[j]"),
+        ("the last element left out", "i[j] < len", "i[j] + 1 < len"),
+        ("two indices swapped", "src[at.y], src[at.z]", "src[at.z], src[at.y]"),
+        ("three of four", "j < 4;", "j < 3;"),
+        ("stopping at the tile", "first < len;", "first < min(len, WORKGROUP);"),
+        ("one round", "first += groups.x * 4 * WORKGROUP", "first += len"),
     ]),
     spec!(loss / bce_with_logits, REDUCED 0..2, show_sum, FUNCTIONS_BOUND, [
         ("the last term dropped", "i < params.len;", "i + 1 < params.len;"),
@@ -1337,14 +1478,15 @@ pub static SPECS: &[Spec] = &[
         ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
-    spec!(lora / bias_add, COLUMNS 0..2, show_columns, PRODUCTS, [
-        ("overwriting", "output[i] +=", "output[i] ="),
-        ("the scale dropped", "params.scale * bias", "bias"),
-        ("the scale twice", "params.scale * bias", "params.scale * params.scale * bias"),
-        ("one bias for all", "i % params.out_features", "0"),
-        ("by token", "i % params.out_features", "min(i / params.out_features, params.out_features - 1)"),
-        ("the last element left out", "i >= params.tokens * params.out_features", "i + 1 >= params.tokens * params.out_features"),
-        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+    spec!(lora / bias_add, COLUMNS_IN_ROUNDS 0..2, show_columns, PRODUCTS, [
+        ("overwriting", "before + params.scale", "params.scale"),
+        ("the scale dropped", "params.scale * vec4f", "vec4f"),
+        ("the scale twice", "params.scale * vec4f", "params.scale * params.scale * vec4f"),
+        ("one bias for all", "at % params.out_features", "at * 0"),
+        ("by token", "at % params.out_features", "min(at / params.out_features, vec4u(params.out_features - 1))"),
+        ("the last element left out", "i[j] < len", "i[j] + 1 < len"),
+        ("three of four", "j < 4;", "j < 3;"),
+        ("one round", "first += groups.x * 4 * WORKGROUP", "first += len"),
     ]),
     spec!(lora / bias_grad, COLUMNS 0..2, show_columns, PRODUCTS, [
         ("overwriting", "d_bias[o] +=", "d_bias[o] ="),
@@ -1450,8 +1592,8 @@ pub static SPECS: &[Spec] = &[
         ("every four columns alike", "vec4u(row, block", "vec4u(row, 0"),
         ("a block dropped or kept as one", "random[k]", "random[0]"),
         ("the last column left out", "column < params.features", "column + 1 < params.features"),
-        ("the last row left out", "i >= params.rows * blocks", "i >= (params.rows - 1) * blocks"),
-        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+        ("the last row left out", "i < params.rows * blocks;", "i < (params.rows - 1) * blocks;"),
+        ("one round", "i += groups.x * WORKGROUP", "i += params.rows * blocks"),
     ]),
     spec!(lora / find_non_finite, CHECKED 0..2, show_checked, EXACT, [
         ("an element of the output left out", "i < params.output_len", "i + 1 < params.output_len"),

@@ -20,6 +20,13 @@ pub fn project_b(d: Dims, b: &[f64], h: &[f64]) -> Vec<Sum> {
     matrix(d.tokens, d.out_features, |t, o| dot((0..d.rank).map(|r| (h[t * d.rank + r], b[o * d.rank + r]))))
 }
 
+/// output += Σ parts, each as long as output
+pub fn add_parts(parts: &[f64], output: &[f64]) -> Vec<Sum> {
+    let of =
+        |i: usize| parts[i..].iter().step_by(output.len()).fold(Sum::of(output[i]), |sum, p| sum.plus(Sum::of(*p)));
+    (0..output.len()).map(of).collect()
+}
+
 /// output += scale·y
 pub fn add_scaled(y: &[f64], output: &[f64], scale: f64) -> Vec<Sum> {
     y.iter().zip(output).map(|(y, old)| Sum::of(*old).plus(Sum::of(scale * y))).collect()
@@ -28,6 +35,11 @@ pub fn add_scaled(y: &[f64], output: &[f64], scale: f64) -> Vec<Sum> {
 /// output[t, o] += scale·Σᵣ h[t, r]·B[o, r]
 pub fn fused_b_add(d: Dims, b: &[f64], h: &[f64], output: &[f64], scale: f64) -> Vec<Sum> {
     accumulate(&project_b(d, b, h), output, scale)
+}
+
+/// [`fused_b_add`]
+pub fn fused_b_add_tiled(d: Dims, b: &[f64], h: &[f64], output: &[f64], scale: f64) -> Vec<Sum> {
+    fused_b_add(d, b, h, output, scale)
 }
 
 /// dst = src
@@ -227,6 +239,11 @@ pub fn grad_b(d: Dims, d_output: &[f64], h: &[f64], d_b: &[f64], scale: f64) -> 
     accumulate(&product, d_b, scale)
 }
 
+/// [`grad_b`]
+pub fn grad_b_tiled(d: Dims, d_output: &[f64], h: &[f64], d_b: &[f64], scale: f64) -> Vec<Sum> {
+    grad_b(d, d_output, h, d_b, scale)
+}
+
 /// dh = d_output·B, unscaled: dh[t, r] = Σₒ d_output[t, o]·B[o, r]
 pub fn grad_dh(d: Dims, b: &[f64], d_output: &[f64]) -> Vec<Sum> {
     matrix(d.tokens, d.rank, |t, r| {
@@ -250,6 +267,11 @@ pub fn grad_a(d: Dims, dh: &[f64], x: &[f64], d_a: &[f64], scale: f64) -> Vec<Su
     accumulate(&product, d_a, scale)
 }
 
+/// [`grad_a`]
+pub fn grad_a_tiled(d: Dims, dh: &[f64], x: &[f64], d_a: &[f64], scale: f64) -> Vec<Sum> {
+    grad_a(d, dh, x, d_a, scale)
+}
+
 /// d_input += scale·dh·A: d_input[t, i] += scale·Σᵣ dh[t, r]·A[r, i]
 pub fn input_grad(d: Dims, a: &[f64], dh: &[f64], d_input: &[f64], scale: f64) -> Vec<Sum> {
     let product =
@@ -259,6 +281,11 @@ pub fn input_grad(d: Dims, a: &[f64], dh: &[f64], d_input: &[f64], scale: f64) -
             |t, i| dot((0..d.rank).map(|r| (dh[t * d.rank + r], a[r * d.in_features + i]))),
         );
     accumulate(&product, d_input, scale)
+}
+
+/// [`input_grad`]
+pub fn input_grad_tiled(d: Dims, a: &[f64], dh: &[f64], d_input: &[f64], scale: f64) -> Vec<Sum> {
+    input_grad(d, a, dh, d_input, scale)
 }
 
 fn accumulate(product: &[Sum], old: &[f64], scale: f64) -> Vec<Sum> {

@@ -4,14 +4,14 @@ use bytemuck::{Pod, Zeroable};
 
 use super::finite;
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+use crate::gpu::{Access, Kernel, Recording, Tensor, elementwise};
 
 /// `shaders/lora/add_scaled.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/add_scaled",
     source: &[wgsl!("../../../shaders/lora/add_scaled.wgsl")],
     buffers: &[("y", Access::Read), ("output", Access::Write)],
-    constants: &[("WORKGROUP", 64, 64)],
+    constants: &[("WORKGROUP", 256, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -26,5 +26,5 @@ struct Params {
 pub fn record(rec: &Recording, y: &Tensor, output: &Tensor, scale: f32) -> Result<()> {
     output.expect_shape("output", y.shape())?;
     let params = Params { len: y.len() as u32, scale: finite("scale", scale)? };
-    rec.dispatch(&KERNEL, &[y, output], params, workgroups(y.len(), KERNEL.constant(rec.gpu(), "WORKGROUP")))
+    rec.dispatch(&KERNEL, &[y, output], params, elementwise(y.len(), 4 * KERNEL.constant(rec.gpu(), "WORKGROUP")))
 }

@@ -4,14 +4,14 @@ use bytemuck::{Pod, Zeroable};
 
 use super::finite;
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+use crate::gpu::{Access, Kernel, Recording, Tensor, elementwise};
 
 /// `shaders/lora/bias_add.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/bias_add",
     source: &[wgsl!("../../../shaders/lora/bias_add.wgsl")],
     buffers: &[("bias", Access::Read), ("output", Access::Write)],
-    constants: &[("WORKGROUP", 64, 64)],
+    constants: &[("WORKGROUP", 256, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -32,6 +32,6 @@ pub fn record(rec: &Recording, bias: &Tensor, output: &Tensor, scale: f32) -> Re
         &KERNEL,
         &[bias, output],
         params,
-        workgroups(tokens * out_features, KERNEL.constant(rec.gpu(), "WORKGROUP")),
+        elementwise(output.len(), 4 * KERNEL.constant(rec.gpu(), "WORKGROUP")),
     )
 }

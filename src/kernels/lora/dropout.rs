@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+use crate::gpu::{Access, Kernel, Recording, Tensor, elementwise};
 use crate::kernels::optim::{STATE_LEN, WINDOW_LEN};
 
 /// `shaders/lora/dropout.wgsl`
@@ -11,7 +11,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "lora/dropout",
     source: &[wgsl!("../../../shaders/lora/dropout.wgsl")],
     buffers: &[("x", Access::Read), ("state", Access::Read), ("window", Access::Read), ("output", Access::Write)],
-    constants: &[("WORKGROUP", 64, 64)],
+    constants: &[("WORKGROUP", 256, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -69,6 +69,6 @@ pub fn record(
         &KERNEL,
         &[x, state, window, output],
         params,
-        workgroups(blocks, KERNEL.constant(rec.gpu(), "WORKGROUP")),
+        elementwise(blocks, KERNEL.constant(rec.gpu(), "WORKGROUP")),
     )
 }

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::finite;
+use super::{finite, fused_b_add_tiled, many};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -32,6 +32,9 @@ pub fn record(rec: &Recording, b: &Tensor, h: &Tensor, output: &Tensor, scale: f
     let [tokens, _] = h.matrix("h")?;
     h.expect_shape("h", &[tokens, rank])?;
     output.expect_shape("output", &[tokens, out_features])?;
+    if many(rec, tokens) {
+        return fused_b_add_tiled::record(rec, b, h, output, scale);
+    }
     let params = Params {
         tokens: tokens as u32,
         out_features: out_features as u32,

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::finite;
+use super::{finite, grad_a_tiled, many};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -32,6 +32,9 @@ pub fn record(rec: &Recording, dh: &Tensor, x: &Tensor, d_a: &Tensor, scale: f32
     let [tokens, _] = dh.matrix("dh")?;
     dh.expect_shape("dh", &[tokens, rank])?;
     x.expect_shape("x", &[tokens, in_features])?;
+    if many(rec, tokens) {
+        return grad_a_tiled::record(rec, dh, x, d_a, scale);
+    }
     let params = Params {
         tokens: tokens as u32,
         in_features: in_features as u32,

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::finite;
+use super::{finite, grad_b_tiled, many};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -32,6 +32,9 @@ pub fn record(rec: &Recording, d_output: &Tensor, h: &Tensor, d_b: &Tensor, scal
     let [tokens, _] = h.matrix("h")?;
     d_output.expect_shape("d_output", &[tokens, out_features])?;
     h.expect_shape("h", &[tokens, rank])?;
+    if many(rec, tokens) {
+        return grad_b_tiled::record(rec, d_output, h, d_b, scale);
+    }
     let params = Params {
         tokens: tokens as u32,
         out_features: out_features as u32,

@@ -6,15 +6,16 @@ use super::grad_dh_gemv;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
+const TOKENS: usize = 8;
 const EACH: usize = 4;
-const RANKS: usize = 8;
+const RANKS: usize = 16;
 
 /// `shaders/lora/grad_dh.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_dh",
     source: &[wgsl!("../../../shaders/lora/grad_dh.wgsl")],
     buffers: &[("b", Access::Read), ("d_output", Access::Read), ("dh", Access::Write)],
-    constants: &[("LANES", 32, 1), ("TOKENS", 2, 1)],
+    constants: &[("LANES", 32, 1)],
     params_size: size_of::<Params>(),
 };
 
@@ -36,10 +37,6 @@ pub fn record(rec: &Recording, b: &Tensor, d_output: &Tensor, dh: &Tensor) -> Re
         return grad_dh_gemv::record(rec, b, d_output, dh);
     }
     let params = Params { tokens: tokens as u32, out_features: out_features as u32, rank: rank as u32 };
-    rec.dispatch(
-        &KERNEL,
-        &[b, d_output, dh],
-        params,
-        fold(tokens.div_ceil(EACH * KERNEL.constant(rec.gpu(), "TOKENS")) * rank.div_ceil(RANKS)),
-    )
+    let groups = tokens.div_ceil(EACH * TOKENS) * rank.div_ceil(RANKS);
+    rec.dispatch(&KERNEL, &[b, d_output, dh], params, fold(groups))
 }

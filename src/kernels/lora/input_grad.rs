@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::finite;
+use super::{finite, input_grad_tiled, many};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -32,6 +32,9 @@ pub fn record(rec: &Recording, a: &Tensor, dh: &Tensor, d_input: &Tensor, scale:
     let [tokens, _] = dh.matrix("dh")?;
     dh.expect_shape("dh", &[tokens, rank])?;
     d_input.expect_shape("d_input", &[tokens, in_features])?;
+    if many(rec, tokens) {
+        return input_grad_tiled::record(rec, a, dh, d_input, scale);
+    }
     let params = Params {
         tokens: tokens as u32,
         in_features: in_features as u32,

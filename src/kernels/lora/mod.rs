@@ -1,5 +1,6 @@
 //! The adapter: the six products of the forward and backward pass, and what composes them.
 
+pub mod add_parts;
 pub mod add_scaled;
 pub mod bias_add;
 pub mod bias_grad;
@@ -8,11 +9,15 @@ pub mod dora_grad;
 pub mod dropout;
 pub mod find_non_finite;
 pub mod fused_b_add;
+pub mod fused_b_add_tiled;
 pub mod grad_a;
+pub mod grad_a_tiled;
 pub mod grad_b;
+pub mod grad_b_tiled;
 pub mod grad_dh;
 pub mod grad_dh_gemv;
 pub mod input_grad;
+pub mod input_grad_tiled;
 pub mod merge;
 pub mod merge_f16;
 pub mod project_a;
@@ -23,8 +28,14 @@ pub mod scale_rows;
 pub mod weight_norm;
 
 use crate::error::{Error, Result, show_number};
+use crate::gpu::{Profile, Recording};
 
 /// A scalar that reaches a kernel must be finite: NaN would spread through everything it touches.
 pub(crate) fn finite(name: &str, value: f32) -> Result<f32> {
     if value.is_finite() { Ok(value) } else { Err(Error::argument(name, "a finite number", show_number(value.into()))) }
+}
+
+/// Whether the kernels for many tokens are the ones to choose: they do more at a time, and take a microsecond longer to begin.
+fn many(rec: &Recording, tokens: usize) -> bool {
+    rec.gpu().profile() == Profile::Hardware && tokens >= 1024
 }

@@ -6,14 +6,16 @@ use super::project_a_gemv;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
-const RANKS: usize = 8;
+const TOKENS: usize = 8;
+const EACH: usize = 4;
+const RANKS: usize = 16;
 
 /// `shaders/lora/project_a.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/project_a",
     source: &[wgsl!("../../../shaders/lora/project_a.wgsl")],
     buffers: &[("a", Access::Read), ("x", Access::Read), ("h", Access::Write)],
-    constants: &[("LANES", 32, 1), ("TOKENS", 8, 4)],
+    constants: &[("LANES", 32, 1)],
     params_size: size_of::<Params>(),
 };
 
@@ -35,10 +37,6 @@ pub fn record(rec: &Recording, a: &Tensor, x: &Tensor, h: &Tensor) -> Result<()>
         return project_a_gemv::record(rec, a, x, h);
     }
     let params = Params { tokens: tokens as u32, in_features: in_features as u32, rank: rank as u32 };
-    rec.dispatch(
-        &KERNEL,
-        &[a, x, h],
-        params,
-        fold(tokens.div_ceil(KERNEL.constant(rec.gpu(), "TOKENS")) * rank.div_ceil(RANKS)),
-    )
+    let groups = tokens.div_ceil(EACH * TOKENS) * rank.div_ceil(RANKS);
+    rec.dispatch(&KERNEL, &[a, x, h], params, fold(groups))
 }

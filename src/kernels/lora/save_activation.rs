@@ -3,14 +3,14 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+use crate::gpu::{Access, Kernel, Recording, Tensor, elementwise};
 
 /// `shaders/lora/save_activation.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/save_activation",
     source: &[wgsl!("../../../shaders/lora/save_activation.wgsl")],
     buffers: &[("src", Access::Read), ("dst", Access::Write)],
-    constants: &[("WORKGROUP", 64, 64)],
+    constants: &[("WORKGROUP", 256, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -27,6 +27,6 @@ pub fn record(rec: &Recording, src: &Tensor, dst: &Tensor) -> Result<()> {
         &KERNEL,
         &[src, dst],
         Params { len: src.len() as u32 },
-        workgroups(src.len(), KERNEL.constant(rec.gpu(), "WORKGROUP")),
+        elementwise(src.len(), 4 * KERNEL.constant(rec.gpu(), "WORKGROUP")),
     )
 }

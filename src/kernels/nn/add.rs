@@ -3,14 +3,14 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+use crate::gpu::{Access, Kernel, Recording, Tensor, elementwise};
 
 /// `shaders/nn/add.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/add",
     source: &[wgsl!("../../../shaders/nn/add.wgsl")],
     buffers: &[("a", Access::Read), ("b", Access::Read), ("output", Access::Write)],
-    constants: &[("WORKGROUP", 64, 64)],
+    constants: &[("WORKGROUP", 256, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -24,6 +24,6 @@ struct Params {
 pub fn record(rec: &Recording, a: &Tensor, b: &Tensor, output: &Tensor) -> Result<()> {
     b.expect_shape("b", a.shape())?;
     output.expect_shape("output", a.shape())?;
-    let groups = workgroups(a.len(), KERNEL.constant(rec.gpu(), "WORKGROUP"));
+    let groups = elementwise(a.len(), KERNEL.constant(rec.gpu(), "WORKGROUP"));
     rec.dispatch(&KERNEL, &[a, b, output], Params { len: a.len() as u32 }, groups)
 }

@@ -4,14 +4,14 @@ use bytemuck::{Pod, Zeroable};
 
 use super::Gate;
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+use crate::gpu::{Access, Kernel, Recording, Tensor, elementwise};
 
 /// `shaders/nn/gated.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/gated",
     source: &[wgsl!("../../../shaders/nn/gated.wgsl")],
     buffers: &[("gate", Access::Read), ("up", Access::Read), ("output", Access::Write)],
-    constants: &[("WORKGROUP", 64, 64)],
+    constants: &[("WORKGROUP", 256, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -26,6 +26,6 @@ struct Params {
 pub fn record(rec: &Recording, kind: Gate, gate: &Tensor, up: &Tensor, output: &Tensor) -> Result<()> {
     up.expect_shape("up", gate.shape())?;
     output.expect_shape("output", gate.shape())?;
-    let groups = workgroups(gate.len(), KERNEL.constant(rec.gpu(), "WORKGROUP"));
+    let groups = elementwise(gate.len(), KERNEL.constant(rec.gpu(), "WORKGROUP"));
     rec.dispatch(&KERNEL, &[gate, up, output], Params { len: gate.len() as u32, kind: kind as u32 }, groups)
 }

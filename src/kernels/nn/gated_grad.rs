@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::Gate;
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+use crate::gpu::{Access, Kernel, Recording, Tensor, elementwise};
 
 /// `shaders/nn/gated_grad.wgsl`
 pub static KERNEL: Kernel = Kernel {
@@ -17,7 +17,7 @@ pub static KERNEL: Kernel = Kernel {
         ("d_gate", Access::Write),
         ("d_up", Access::Write),
     ],
-    constants: &[("WORKGROUP", 64, 64)],
+    constants: &[("WORKGROUP", 256, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -41,7 +41,7 @@ pub fn record(
     for (name, tensor) in [("up", up), ("d_output", d_output), ("d_gate", d_gate), ("d_up", d_up)] {
         tensor.expect_shape(name, gate.shape())?;
     }
-    let groups = workgroups(gate.len(), KERNEL.constant(rec.gpu(), "WORKGROUP"));
+    let groups = elementwise(gate.len(), KERNEL.constant(rec.gpu(), "WORKGROUP"));
     let params = Params { len: gate.len() as u32, kind: kind as u32 };
     rec.dispatch(&KERNEL, &[gate, up, d_output, d_gate, d_up], params, groups)
 }

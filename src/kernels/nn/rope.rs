@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::error::{Error, Result};
-use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+use crate::gpu::{Access, Kernel, Recording, Tensor, elementwise};
 
 /// `shaders/nn/rope.wgsl`
 pub static KERNEL: Kernel = Kernel {
@@ -15,7 +15,7 @@ pub static KERNEL: Kernel = Kernel {
         ("position_ids", Access::ReadInt),
         ("x", Access::Write),
     ],
-    constants: &[("WORKGROUP", 64, 64)],
+    constants: &[("WORKGROUP", 256, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -52,6 +52,6 @@ pub fn record(
         half_dim: half_dim as u32,
         sin_factor: if transposed { -1.0 } else { 1.0 },
     };
-    let groups = workgroups(x.len() / 2, KERNEL.constant(rec.gpu(), "WORKGROUP"));
+    let groups = elementwise(x.len() / 2, KERNEL.constant(rec.gpu(), "WORKGROUP"));
     rec.dispatch(&KERNEL, &[cos_table, sin_table, position_ids, x], params, groups)
 }

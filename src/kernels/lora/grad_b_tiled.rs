@@ -1,0 +1,51 @@
+//! dB += scale·d_outputᵀ·h, for many tokens.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{add_parts, finite};
+use crate::error::Result;
+use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+
+const RANKS: usize = 16;
+
+/// `shaders/lora/grad_b_tiled.wgsl`
+pub static KERNEL: Kernel = Kernel {
+    name: "lora/grad_b_tiled",
+    source: &[wgsl!("../../../shaders/lora/grad_b_tiled.wgsl")],
+    buffers: &[("d_output", Access::Read), ("h", Access::Read), ("d_b", Access::Write)],
+    constants: &[("COLUMNS", 32, 4), ("SLICES", 8, 1)],
+    params_size: size_of::<Params>(),
+};
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    tokens: u32,
+    out_features: u32,
+    rank: u32,
+    part: u32,
+    accumulate: u32,
+    scale: f32,
+}
+
+/// Records what [`grad_b`](super::grad_b) does.
+pub fn record(rec: &Recording, d_output: &Tensor, h: &Tensor, d_b: &Tensor, scale: f32) -> Result<()> {
+    let [out_features, rank] = d_b.matrix("d_b")?;
+    let [tokens, _] = h.matrix("h")?;
+    d_output.expect_shape("d_output", &[tokens, out_features])?;
+    h.expect_shape("h", &[tokens, rank])?;
+    let scale = finite("scale", scale)?;
+    let columns = 2 * KERNEL.constant(rec.gpu(), "COLUMNS");
+    let tiles = out_features.div_ceil(columns) * rank.div_ceil(RANKS);
+    add_parts::record_sums(rec, d_b, tokens, tiles, |sums, part| {
+        let params = Params {
+            tokens: tokens as u32,
+            out_features: out_features as u32,
+            rank: rank as u32,
+            part: part as u32,
+            accumulate: (part >= tokens).into(),
+            scale,
+        };
+        rec.dispatch(&KERNEL, &[d_output, h, sums], params, fold(tiles * tokens.div_ceil(part)))
+    })
+}

@@ -157,8 +157,8 @@ export class CausalLM {
   }
 
   /**
-   * GPU memory that training a new adapter with AdamW will hold, in bytes, and whether the device can hold the largest buffer of
-   * it. WebGPU does not say how much memory there is: `budget` is how much may be used. `advice` says what would make it fit.
+   * GPU memory that training a new adapter with AdamW will hold, in bytes, with batches of at most so many examples of at most so
+   * many tokens, and whether the device can hold the largest buffer of it. WebGPU does not say how much memory there is: `budget` is how much may be used. `advice` says what would make it fit.
    */
   estimate(options: EstimateOptions): MemoryEstimate {
     checkOptions("estimate", options, [...ADAPTER_OPTIONS, "tokens", "batch", "checkpointing", "budget"]);
@@ -173,7 +173,7 @@ export class CausalLM {
     const measure = (batch: number, tokens: number, checkpointing: boolean) => {
       const config = adapterConfig(options);
       try {
-        const [weights, adapter, activations, largest, limit] = this.#raw.estimate(config, batch, tokens, checkpointing) as unknown as [number, number, number, number, number];
+        const [weights, adapter, activations, largest, limit] = this.#raw.estimate(config, batch, padded(tokens, this.maxPositions), checkpointing) as unknown as [number, number, number, number, number];
         const total = weights + adapter + activations;
         return { weights, adapter, activations, total, largest, limit, fits: total <= budget && largest <= limit };
       } finally {
@@ -506,6 +506,9 @@ function rowsOf(examples: readonly TokenExample[], packTo: number): TokenExample
   return rows;
 }
 
+/** Tokens of rows whose longest has `tokens`: a multiple of 16, as far as there are positions. */
+const padded = (tokens: number, most: number) => Math.max(tokens, Math.min(16 * Math.ceil(tokens / 16), most));
+
 /**
  * One batch, padded right: to `packTo` or a multiple of 16 tokens, so that few shapes come up, for each of which the GPU has tensors
  * and recordings. Labels are moved to the token that predicts them.
@@ -513,7 +516,7 @@ function rowsOf(examples: readonly TokenExample[], packTo: number): TokenExample
 function batchOf(rows: readonly TokenExample[][], packTo: number, maxPositions: number): TokenBatch {
   const sizes = rows.map((row) => row.reduce((sum, { inputIds }) => sum + inputIds.length, 0));
   const longest = Math.max(...sizes);
-  const tokens = Math.max(longest, Math.min(packTo || 16 * Math.ceil(longest / 16), maxPositions));
+  const tokens = packTo > 0 ? Math.max(longest, Math.min(packTo, maxPositions)) : padded(longest, maxPositions);
   const [all, segments, labels] = [0, 0, -100].map((fill) => new Int32Array(rows.length * tokens).fill(fill)) as [Int32Array, Int32Array, Int32Array];
   rows.forEach((row, i) => {
     let at = i * tokens;

@@ -94,6 +94,8 @@ pub(crate) struct Inner {
     /// What has been allocated, to be freed with the `Gpu` where the device outlives it; the dead are swept as it grows.
     pub allocated: RefCell<Vec<Weak<Storage>>>,
     pub memory: Cell<Memory>,
+    /// Where tensors are made at the moment, if not in buffers of their own.
+    pub room: RefCell<Option<Rc<super::tensor::Room>>>,
     pub stats: Cell<Stats>,
     /// While dispatches are timed.
     #[cfg(not(target_arch = "wasm32"))]
@@ -234,6 +236,7 @@ impl Gpu {
             scratch: RefCell::default(),
             allocated: RefCell::default(),
             memory: Cell::default(),
+            room: RefCell::default(),
             stats: Cell::default(),
             #[cfg(not(target_arch = "wasm32"))]
             profiler: RefCell::default(),

@@ -17,4 +17,4 @@ pub(crate) use recording::{elementwise, fold, shared_workgroups, workgroups};
 #[cfg(target_arch = "wasm32")]
 pub(crate) use tensor::next_id;
 pub use tensor::{DType, Tensor};
-pub(crate) use tensor::{check_length, detach, show};
+pub(crate) use tensor::{Room, check_length, detach, show};

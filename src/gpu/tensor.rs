@@ -107,6 +107,10 @@ impl Storage {
                 return Err(Error::limit(label, size, limit, which));
             }
         }
+        let room = gpu.0.room.borrow().clone();
+        if let Some(storage) = room.as_ref().and_then(|room| room.next(size)) {
+            return Ok(storage);
+        }
         let scope = gpu.scope();
         let buffer = gpu.device().create_buffer(&wgpu::BufferDescriptor {
             label: Some(label),
@@ -126,6 +130,10 @@ impl Storage {
             allocated.retain(|storage| storage.strong_count() > 0);
         }
         allocated.push(Rc::downgrade(&storage));
+        drop(allocated);
+        if let Some(room) = room {
+            room.put(storage.clone());
+        }
         Ok(storage)
     }
 
@@ -203,6 +211,47 @@ impl Storage {
             gpu.generation.set(gpu.generation.get() + 1);
             gpu.pipelines.borrow_mut().forget(self.id);
         }
+    }
+}
+
+/// Buffers for tensors that are made in the same order again and again, of which only the last ones made are at work: each buffer is as
+/// large as the largest tensor in its place so far. They hold what was there before.
+#[derive(Default)]
+pub(crate) struct Room {
+    storages: RefCell<Vec<Rc<Storage>>>,
+    taken: Cell<usize>,
+}
+
+impl Room {
+    /// Makes what `work` makes in this room.
+    pub fn within<T>(self: &Rc<Room>, gpu: &Gpu, work: impl FnOnce() -> T) -> T {
+        self.taken.set(0);
+        let before = gpu.0.room.replace(Some(self.clone()));
+        let made = work();
+        *gpu.0.room.borrow_mut() = before;
+        made
+    }
+
+    /// The buffer of the next place, where it is large enough.
+    fn next(&self, size: u64) -> Option<Rc<Storage>> {
+        let i = self.taken.replace(self.taken.get() + 1);
+        let storage = self.storages.borrow().get(i).cloned()?;
+        let fits = storage.buffer.size() >= size && !storage.destroyed.get() && storage.failure.borrow().is_none();
+        fits.then_some(storage)
+    }
+
+    /// In the place that was asked for last.
+    fn put(&self, storage: Rc<Storage>) {
+        let (mut storages, i) = (self.storages.borrow_mut(), self.taken.get() - 1);
+        match storages.get_mut(i) {
+            Some(slot) => *slot = storage,
+            None => storages.push(storage),
+        }
+    }
+
+    /// Frees them, with all tensors in them.
+    pub fn clear(&self) {
+        self.storages.take().iter().for_each(|storage| storage.destroy());
     }
 }
 

@@ -241,7 +241,7 @@ impl CausalLM {
     }
 
     /// Makes room for the gradients of the norms that are trained, for this many tokens.
-    pub(super) fn reserve_norms(&self, rows: usize) -> Result<()> {
+    pub(crate) fn reserve_norms(&self, rows: usize) -> Result<()> {
         let (mut width, mut features) = (0, 0);
         for (name, norm) in self.norms() {
             if norm.trains() {

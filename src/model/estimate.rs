@@ -28,8 +28,8 @@ impl Estimate {
 }
 
 impl CausalLM {
-    /// What training a new adapter of this configuration by AdamW will hold, with batches of `batch` sequences of `tokens`
-    /// tokens. What of such a training is there already is counted as if it were not.
+    /// What training a new adapter of this configuration by AdamW will hold, with batches of at most `batch` sequences of `tokens`
+    /// tokens: all shapes lie in the memory of the largest. What of such a training is there already is counted as if it were not.
     ///
     /// # Errors
     /// As [`CausalLM::new_adapter`]; [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for no tokens or more than can be counted.

@@ -27,9 +27,6 @@ pub struct TokenBatch<'a> {
     pub input: Input<'a>,
 }
 
-/// Plans kept: they hold the activations of their shape.
-const MAX_PLANS: usize = 4;
-
 impl LanguageTrainer {
     /// # Errors
     /// As [`Optimizer::new`].
@@ -42,7 +39,7 @@ impl LanguageTrainer {
         let layers = model.loras();
         let layers: Vec<&LoraLinear> = layers.iter().map(Rc::as_ref).collect();
         let optimizer = Optimizer::with_modules(model.gpu(), &layers, &model.trained_whole(), optimizer)?;
-        let stepper = Rc::new(Stepper::new(model.gpu(), optimizer, seed, true, MAX_PLANS)?);
+        let stepper = Rc::new(Stepper::new(model.gpu(), optimizer, seed, true)?);
         Ok(LanguageTrainer { model: model.clone(), options: SequencesOptions { training: true, ..options }, stepper })
     }
 
@@ -172,10 +169,15 @@ impl LanguageTrainer {
     }
 
     fn record(&self, count: usize, tokens: usize, draft: Draft) -> Result<Sequences> {
-        let Draft { training, micro_step, evaluate } = draft;
+        let Draft { training, micro_step, evaluate, room } = draft;
         let (model, optimizer) = (self.model.as_ref(), &self.stepper.optimizer);
         let options = SequencesOptions { training: micro_step.is_some(), ..self.options };
-        let sequences = model.sequences(count, tokens, options)?;
+        // The model's own are made before.
+        model.tables(tokens)?;
+        if options.training {
+            model.reserve_norms(count.saturating_mul(tokens))?;
+        }
+        let sequences = room.within(model.gpu(), || model.sequences(count, tokens, options))?;
         if let Some(rec) = micro_step {
             sequences.record_forward(rec, model, Some(training))?;
             sequences.record_loss_and_backward(rec, model, optimizer.totals(), Some(training))?;
@@ -193,7 +195,5 @@ impl LanguageTrainer {
 }
 
 impl Tensors for Sequences {
-    fn destroy(&self) {
-        Sequences::destroy(self);
-    }
+    fn destroy(&self) {} // all are in the room
 }

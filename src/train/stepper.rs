@@ -6,13 +6,13 @@ use std::rc::Rc;
 
 use super::trainer::{StepRecord, records};
 use crate::error::{Error, Result};
-use crate::gpu::{Gpu, Recording, Submission};
+use crate::gpu::{Gpu, Recording, Room, Submission};
 use crate::lora::{LoraLinear, TrainingStep};
 use crate::optim::Optimizer;
 
 /// The tensors of a plan.
 pub(crate) trait Tensors {
-    /// Frees them; what belongs to layers stays.
+    /// Frees those that are neither a layer's nor in the stepper's room.
     fn destroy(&self);
 }
 
@@ -48,18 +48,26 @@ pub(crate) struct Draft<'a> {
     /// None where the plan can only evaluate.
     pub micro_step: Option<&'a Recording>,
     pub evaluate: &'a Recording,
+    pub room: &'a Rc<Room>,
 }
+
+type Plans<T> = Rc<RefCell<Vec<Rc<Plan<T>>>>>;
+
+/// Plans kept: shapes that come round are not recorded again.
+const MAX_PLANS: usize = 16;
 
 /// Steps of an optimiser over plans.
 pub(crate) struct Stepper<T> {
     pub optimizer: Optimizer,
     /// Of the dropout.
     pub seed: u64,
-    in_parts: bool,
-    /// Plans kept: shapes that come round are not recorded again.
-    most: usize,
+    /// Whether plans hold much and do much: their tensors are in one room, and they are submitted in parts.
+    large: bool,
     /// The newest last.
-    plans: Rc<RefCell<Vec<Rc<Plan<T>>>>>,
+    plans: Plans<T>,
+    /// The rows that the room is for.
+    rows: Cell<usize>,
+    room: Rc<Room>,
     attempts: Rc<Cell<u64>>,
     /// Around the micro-batches of one step: zeros into gradients and totals; the update.
     window: [Recording; 2],
@@ -77,14 +85,15 @@ impl Drop for Pending {
 }
 
 impl<T: Tensors + 'static> Stepper<T> {
-    /// `in_parts` as [`Recording::in_parts`] has it; at `most` as many plans are kept.
-    pub fn new(gpu: &Gpu, optimizer: Optimizer, seed: u64, in_parts: bool, most: usize) -> Result<Stepper<T>> {
+    /// With `large` plans are made in one room of the largest one's size, and submitted as [`Recording::in_parts`] says.
+    pub fn new(gpu: &Gpu, optimizer: Optimizer, seed: u64, large: bool) -> Result<Stepper<T>> {
         let window = [Recording::new(gpu), Recording::new(gpu)];
         optimizer.zero_grad(&window[0])?;
         optimizer.zero_sums(&window[0])?;
         optimizer.step(&window[1])?;
         let (plans, attempts, pending) = (Rc::default(), Rc::default(), Rc::default());
-        Ok(Stepper { optimizer, seed, in_parts, most, plans, attempts, window, pending })
+        let (rows, room) = (Cell::new(0), Rc::default());
+        Ok(Stepper { optimizer, seed, large, plans, rows, room, attempts, window, pending })
     }
 
     /// Begins a step whose update may come later.
@@ -120,16 +129,27 @@ impl<T: Tensors + 'static> Stepper<T> {
             plans.push(plan.clone());
             return Ok(plan);
         }
-        if plans.len() >= self.most {
+        let rows = shape[0].saturating_mul(shape[1]);
+        if self.large && rows > self.rows.get() {
+            // Before the larger ones are made.
+            plans.clear();
+            self.room.clear();
+            self.rows.set(rows);
+        }
+        if plans.len() >= MAX_PLANS {
             plans.remove(0).tensors.destroy();
         }
         let gpu = self.window[0].gpu();
-        let recording = || if self.in_parts { Recording::in_parts(gpu) } else { Recording::new(gpu) };
+        let recording = || if self.large { Recording::in_parts(gpu) } else { Recording::new(gpu) };
         let (micro_step, evaluate) = (recording(), recording());
         let training = self.optimizer.training_step(self.seed);
         let refused = self.optimizer.expect_its_own(layers).err();
-        let draft =
-            Draft { training: &training, micro_step: refused.is_none().then_some(&micro_step), evaluate: &evaluate };
+        let draft = Draft {
+            training: &training,
+            micro_step: refused.is_none().then_some(&micro_step),
+            evaluate: &evaluate,
+            room: &self.room,
+        };
         let tensors = make(draft)?;
         let drops = |layer: &&LoraLinear| layer.active().iter().any(|adapter| adapter.dropout() > 0.0);
         if layers.iter().any(drops) {
@@ -198,10 +218,8 @@ impl<T: Tensors + 'static> Stepper<T> {
 
     /// Drops the plans where the submit fails: one whose buffers could not be made is made anew.
     fn or_make_anew(&self, submitted: Result<Submission>) -> Submission {
-        let plans = self.plans.clone();
-        submitted
-            .unwrap_or_else(Submission::failed)
-            .or_else(move || plans.take().iter().for_each(|plan| plan.tensors.destroy()))
+        let (plans, room) = (self.plans.clone(), self.room.clone());
+        submitted.unwrap_or_else(Submission::failed).or_else(move || clear(&plans, &room))
     }
 
     /// What the attempts from `from` on did, as far back as the log reaches.
@@ -220,9 +238,14 @@ impl<T: Tensors + 'static> Stepper<T> {
 
     /// Frees the optimiser and the plans.
     pub fn destroy(&self) {
-        self.plans.take().iter().for_each(|plan| plan.tensors.destroy());
+        clear(&self.plans, &self.room);
         self.optimizer.destroy();
     }
+}
+
+fn clear<T: Tensors>(plans: &Plans<T>, room: &Room) {
+    plans.take().iter().for_each(|plan| plan.tensors.destroy());
+    room.clear();
 }
 
 impl<T> Plan<T> {

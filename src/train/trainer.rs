@@ -115,15 +115,12 @@ pub(crate) struct Buffers {
     activations: Activations,
 }
 
-/// Plans kept.
-const MAX_PLANS: usize = 8;
-
 impl Trainer {
     /// # Errors
     /// As [`Optimizer::new`].
     pub fn new(gpu: &Gpu, network: Network, loss: Loss, options: OptimizerOptions) -> Result<Trainer> {
         let optimizer = Optimizer::new(gpu, &network.layers(), options)?;
-        let stepper = Stepper::new(gpu, optimizer, 0, false, MAX_PLANS)?;
+        let stepper = Stepper::new(gpu, optimizer, 0, false)?;
         Ok(Trainer { gpu: gpu.clone(), network, loss, stepper })
     }
 
@@ -258,7 +255,7 @@ impl Trainer {
         self.stepper.plan([1, tokens, 0], &self.network.layers(), |draft| self.record(tokens, draft))
     }
 
-    fn record(&self, tokens: usize, Draft { training, micro_step, evaluate }: Draft) -> Result<Buffers> {
+    fn record(&self, tokens: usize, Draft { training, micro_step, evaluate, .. }: Draft) -> Result<Buffers> {
         let gpu = &self.gpu;
         let x = Tensor::zeros(gpu, "x", &[tokens, self.network.in_features()])?;
         let targets = match self.loss {

@@ -393,3 +393,20 @@ test("in a Web Worker too", () => onPage(browser, `${server.url}tests/e2e/bare.h
   }), source);
   assert.deepEqual(values, [3, 6, 9, 12]);
 }));
+
+inPage("a device that is not good enough is not left alive", async () => {
+  const original = GPUAdapter.prototype.requestDevice;
+  let device, destroyed = 0;
+  GPUAdapter.prototype.requestDevice = async function (descriptor) {
+    device = await original.call(this, descriptor);
+    const limits = {};
+    for (const name in device.limits) limits[name] = device.limits[name];
+    Object.defineProperty(device, "limits", { value: { ...limits, maxStorageBuffersPerShaderStage: 4 } });
+    const destroy = device.destroy.bind(device);
+    device.destroy = () => (destroyed++, destroy());
+    return device;
+  };
+  const refused = await failure(() => Gpu.request());
+  GPUAdapter.prototype.requestDevice = original;
+  return { code: refused.code, destroyed };
+}, (result) => assert.deepEqual(result, { code: "limit", destroyed: 1 }));

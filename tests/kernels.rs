@@ -75,10 +75,10 @@ macro_rules! products {
 
 products! {
     linear: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];
-    linear_gemv: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];
+    linear_gemv: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [mutations] q8_0 [mutations] q4_0 [mutations] q4_1 [mutations];
     linear_vec4: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];
     linear_t: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];
-    linear_t_gemv: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [repeats] q8_0 [] q4_0 [] q4_1 [];
+    linear_t_gemv: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [repeats mutations] q8_0 [mutations] q4_0 [mutations] q4_1 [mutations];
     linear_t_vec4: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];
     rows: f32 [mutations] f32_any [repeats mutations] f16 [mutations] bf16 [mutations] ternary [mutations] q8_0 [mutations] q4_0 [mutations] q4_1 [mutations];
     row_squares: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];

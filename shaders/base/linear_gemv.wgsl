@@ -19,6 +19,10 @@ const ROWS: u32 = 4;
 
 var<workgroup> partial: array<vec4f, LANES * TEAMS>; // [TEAMS, LANES], a component for each row
 
+fn add_products(sum: f32, a: vec4f, b: vec4f) -> f32 {
+    return sum + a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
+}
+
 @compute @workgroup_size(LANES, TEAMS)
 fn main(
     @builtin(workgroup_id) group: vec3u,
@@ -31,36 +35,54 @@ fn main(
     let row = params.first_row + min(vec4u(first) + vec4u(0, 1, 2, 3), vec4u(params.rows - 1));
     let columns4 = (params.in_features + 3) / 4;
     let chunks = (columns4 + CHUNK - 1) / CHUNK;
-    var s0 = vec4f();
-    var s1 = vec4f();
-    var s2 = vec4f();
-    var s3 = vec4f();
+    let first_chunk = min(local.x, chunks - 1);
+    var next0 = load(row.x, first_chunk);
+    var next1 = load(row.y, first_chunk);
+    var next2 = load(row.z, first_chunk);
+    var next3 = load(row.w, first_chunk);
+    var sum = vec4f();
     for (var chunk = local.x; chunk < chunks; chunk += LANES) {
-        let w0 = load(row.x, chunk);
-        let w1 = load(row.y, chunk);
-        let w2 = load(row.z, chunk);
-        let w3 = load(row.w, chunk);
+        let w0 = next0;
+        let w1 = next1;
+        let w2 = next2;
+        let w3 = next3;
+        // Past the end the weights are 0.
+        var v: array<vec4f, CHUNK>;
         for (var j = 0u; j < CHUNK; j++) {
-            // Past the end the weights are 0.
-            let part = x[min(chunk * CHUNK + j, columns4 - 1)];
-            s0 += unpack(w0, j) * part;
-            s1 += unpack(w1, j) * part;
-            s2 += unpack(w2, j) * part;
-            s3 += unpack(w3, j) * part;
+            v[j] = x[min(chunk * CHUNK + j, columns4 - 1)] * unit(j);
         }
+        // On their way while these are multiplied; past the end the last ones again.
+        let next = min(chunk + LANES, chunks - 1);
+        next0 = load(row.x, next);
+        next1 = load(row.y, next);
+        next2 = load(row.z, next);
+        next3 = load(row.w, next);
+        var part = vec4f();
+        for (var j = 0u; j < CHUNK; j++) {
+            part.x = add_products(part.x, codes(w0, j), v[j]);
+        }
+        for (var j = 0u; j < CHUNK; j++) {
+            part.y = add_products(part.y, codes(w1, j), v[j]);
+        }
+        for (var j = 0u; j < CHUNK; j++) {
+            part.z = add_products(part.z, codes(w2, j), v[j]);
+        }
+        for (var j = 0u; j < CHUNK; j++) {
+            part.w = add_products(part.w, codes(w3, j), v[j]);
+        }
+        sum += part * vec4f(factor(w0), factor(w1), factor(w2), factor(w3));
     }
-    let ones = vec4f(1);
-    partial[index] = vec4f(dot(s0, ones), dot(s1, ones), dot(s2, ones), dot(s3, ones));
+    partial[index] = sum;
     workgroupBarrier();
 
     // One invocation for each row, LANES being no fewer.
     let out = first + local.x;
     if local.x < ROWS && out < params.rows {
-        var sum = 0.0;
+        var total = 0.0;
         for (var lane = 0u; lane < LANES; lane++) {
-            sum += partial[local.y * LANES + lane][local.x];
+            total += partial[local.y * LANES + lane][local.x];
         }
         let offset = select(0.0, bias[(params.first_bias + out) * params.has_bias], params.has_bias == 1);
-        output[params.first_column + out] = params.scale * sum + offset;
+        output[params.first_column + out] = params.scale * total + offset;
     }
 }

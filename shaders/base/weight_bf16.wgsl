@@ -14,3 +14,16 @@ fn unpack(packed: Packed, j: u32) -> vec4f {
     let b = packed[2 * j + 1];
     return bitcast<vec4f>(vec4u(a << 16, a, b << 16, b) & vec4u(0xffff0000));
 }
+
+// unpack is factor·unit·codes.
+fn codes(packed: Packed, j: u32) -> vec4f {
+    return unpack(packed, j);
+}
+
+fn unit(j: u32) -> vec4f {
+    return vec4f(1);
+}
+
+fn factor(packed: Packed) -> f32 {
+    return 1.0;
+}

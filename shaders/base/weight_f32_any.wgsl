@@ -15,3 +15,16 @@ fn load(row: u32, chunk: u32) -> Packed {
 fn unpack(packed: Packed, j: u32) -> vec4f {
     return packed;
 }
+
+// unpack is factor·unit·codes.
+fn codes(packed: Packed, j: u32) -> vec4f {
+    return unpack(packed, j);
+}
+
+fn unit(j: u32) -> vec4f {
+    return vec4f(1);
+}
+
+fn factor(packed: Packed) -> f32 {
+    return 1.0;
+}

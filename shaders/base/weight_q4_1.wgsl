@@ -1,25 +1,51 @@
-// W in GGUF's q4_1: d·q + m in blocks of 32 columns, d and m in f16, q in 4 bits: the lower halves of 16 bytes are the first
-// 16 columns. A row has all its q and then all its d and m, padded to 16 bytes.
-@group(0) @binding(0) var<storage, read> weight: array<vec4u>; // [rows, in_features / 32 + ⌈in_features / 128⌉]
+// W in GGUF's q4_1: d·q + m in blocks of 32 columns, d and m in f16, q in 4 bits: of 8 columns the lower halves of 4 bytes are
+// the first. A row has all its q and then all its d and m, padded to 16 bytes.
+@group(0) @binding(0) var<storage, read> weight: array<vec2u>; // [rows, in_features / 16 + 2 · ⌈in_features / 128⌉]
 
 // A Packed holds 4·CHUNK columns of one row.
-const CHUNK: u32 = 8;
+const CHUNK: u32 = 4;
 struct Packed {
-    bits: vec4u,
+    bits: vec2u,
     d: f32,
     m: f32,
 }
 
 fn load(row: u32, chunk: u32) -> Packed {
-    let chunks = params.in_features / 32;
-    let first = row * (chunks + (params.in_features + 127) / 128);
-    let scales = unpack2x16float(weight[first + chunks + chunk / 4][chunk % 4]);
+    let chunks = params.in_features / 16;
+    let first = row * (chunks + 2 * ((params.in_features + 127) / 128));
+    let block = chunk / 2;
+    let scales = unpack2x16float(weight[first + chunks + block / 2][block % 2]);
     return Packed(weight[first + chunk], scales.x, scales.y);
 }
 
 // q within a mantissa, 1 + q/128, is a float without a conversion; what is taken from it and times d is exact.
 fn unpack(packed: Packed, j: u32) -> vec4f {
-    let word = packed.bits[j % 4] >> (j / 4 * 4);
+    let word = packed.bits[j / 2] >> (j % 2 * 4);
     let bits = vec4u(word << 16, word << 8, word, word >> 8) & vec4u(0xf0000);
     return (bitcast<vec4f>(bits | vec4u(0x3f800000)) - 1) * (128 * packed.d) + packed.m;
+}
+
+// unpack is factor·unit·codes, these with fewer shifts where a compiler knows j: bit p in the mantissa of 128 counts 2^(p - 16),
+// and what is taken from it is exact.
+fn codes(packed: Packed, j: u32) -> vec4f {
+    let word = packed.bits[j / 2];
+    if j % 2 == 0 {
+        let bits = vec4u(word, word, word, word >> 16) & vec4u(0xf, 0xf00, 0xf0000, 0xf00);
+        return (bitcast<vec4f>(bits | vec4u(power())) - 128) * (packed.d * vec4f(65536, 256, 1, 256)) + packed.m;
+    }
+    let bits = vec4u(word, word, word >> 16, word >> 16) & vec4u(0xf0, 0xf000, 0xf0, 0xf000);
+    return (bitcast<vec4f>(bits | vec4u(power())) - 128) * (packed.d * vec4f(4096, 16, 4096, 16)) + packed.m;
+}
+
+fn unit(j: u32) -> vec4f {
+    return vec4f(1);
+}
+
+fn factor(packed: Packed) -> f32 {
+    return 1.0;
+}
+
+// The bits of 128, not to be known to compilers: with two constants an AND and an OR would not be one operation.
+fn power() -> u32 {
+    return 0x43000000 | params.in_features >> 31;
 }

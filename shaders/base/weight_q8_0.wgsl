@@ -22,3 +22,24 @@ fn unpack(packed: Packed, j: u32) -> vec4f {
     let bits = vec4u(word << 15, word << 7, word >> 1, word >> 9) & vec4u(0x7f8000);
     return bitcast<vec4f>(bits | vec4u(0x3f800000)) * (256 * packed.d) - 384 * packed.d;
 }
+
+// unpack is factor·unit·codes, these with fewer shifts where a compiler knows j: bit p in the mantissa of 128 counts 2^(p - 16),
+// and what is taken from it is exact.
+fn codes(packed: Packed, j: u32) -> vec4f {
+    let flipped = packed.bits[j] ^ 0x80808080;
+    let bits = vec4u(flipped, flipped, flipped >> 16, flipped >> 16) & vec4u(0xff, 0xff00, 0xff, 0xff00);
+    return bitcast<vec4f>(bits | vec4u(power())) - vec4f(128.001953125, 128.5, 128.001953125, 128.5);
+}
+
+fn unit(j: u32) -> vec4f {
+    return vec4f(65536, 256, 65536, 256);
+}
+
+fn factor(packed: Packed) -> f32 {
+    return packed.d;
+}
+
+// The bits of 128, not to be known to compilers: with two constants an AND and an OR would not be one operation.
+fn power() -> u32 {
+    return 0x43000000 | params.in_features >> 31;
+}

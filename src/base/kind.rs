@@ -123,9 +123,9 @@ impl WeightKind {
     pub(crate) fn convert(self, unit: &[u8], k: usize, row: &mut [u8]) -> Result<()> {
         match self {
             WeightKind::F32 | WeightKind::F16 | WeightKind::Bf16 => row[..unit.len()].copy_from_slice(unit),
-            WeightKind::Q8_0 => split_blocks(unit, 2, 32, row),
-            WeightKind::Q4_0 => split_blocks(unit, 2, 16, row),
-            WeightKind::Q4_1 => split_blocks(unit, 4, 16, row),
+            WeightKind::Q8_0 => split_blocks(unit, 2, 32, row, |body, bytes| body.copy_from_slice(bytes)),
+            WeightKind::Q4_0 => split_blocks(unit, 2, 16, row, put_halves),
+            WeightKind::Q4_1 => split_blocks(unit, 4, 16, row, put_halves),
             WeightKind::BitLinear { packing: Packing::I2S, .. } => {
                 for (group, bytes) in unit.chunks_exact(4).enumerate() {
                     // Bytes 4·group… of a block are columns 4·group…, and those 32, 64 and 96 further.
@@ -145,13 +145,26 @@ impl WeightKind {
     }
 }
 
-/// Blocks of a header and some bytes: all the bytes first, then all the headers.
-fn split_blocks(unit: &[u8], header: usize, body: usize, row: &mut [u8]) {
+/// Blocks of a header and some bytes: all the bytes first, as `put` turns them, then all the headers.
+fn split_blocks(unit: &[u8], header: usize, body: usize, row: &mut [u8], put: impl Fn(&mut [u8], &[u8])) {
     let blocks = unit.len() / (header + body);
     let (bodies, headers) = row.split_at_mut(blocks * body);
     for (i, block) in unit.chunks_exact(header + body).enumerate() {
         headers[header * i..][..header].copy_from_slice(&block[..header]);
-        bodies[body * i..][..body].copy_from_slice(&block[header..]);
+        put(&mut bodies[body * i..][..body], &block[header..]);
+    }
+}
+
+/// A block's columns 0–15 in the lower halves of its bytes and 16–31 in the upper ones, as four words of eight columns each:
+/// four in lower halves, four in upper ones.
+fn put_halves(body: &mut [u8], bytes: &[u8]) {
+    for i in 0..4 {
+        let (low, high) = (bytes[i], bytes[4 + i]);
+        let (low2, high2) = (bytes[8 + i], bytes[12 + i]);
+        body[i] = low & 15 | high << 4;
+        body[4 + i] = low2 & 15 | high2 << 4;
+        body[8 + i] = low >> 4 | high & 0xf0;
+        body[12 + i] = low2 >> 4 | high2 & 0xf0;
     }
 }
 

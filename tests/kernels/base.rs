@@ -335,12 +335,14 @@ const LINEAR_GEMV: Mutations = &[
     ("the last chunk dropped", "chunk < chunks;", "chunk + 1 < chunks;"),
     ("the sum stopping at the lanes", "chunk += LANES", "chunk += chunks"),
     ("a lane left out", "lane < LANES;", "lane + 1 < LANES;"),
-    ("a row repeated", "load(row.z, chunk)", "load(row.y, chunk)"),
+    ("a row repeated", "load(row.z, first_chunk)", "load(row.y, first_chunk)"),
+    ("the next columns late", "min(chunk + LANES, chunks - 1)", "chunk"),
+    ("a column left out", " + a.z * b.z", ""),
     ("only the first workgroup", "(group.x + group.y * groups.x) * TEAMS", "0 * TEAMS"),
     ("another row of W", "params.first_row + min(", "min("),
     ("another column", "output[params.first_column + out]", "output[out]"),
     ("another bias", "bias[(params.first_bias + out) * params.has_bias]", "bias[out * params.has_bias]"),
-    ("the bias dropped", "sum + offset", "sum"),
+    ("the bias dropped", "total + offset", "total"),
     ("accumulation", "+ out] = params.scale", "+ out] += params.scale"),
 ];
 const LINEAR_VEC4: Mutations = &[
@@ -379,11 +381,12 @@ const LINEAR_T: Mutations = &[
 const LINEAR_T_GEMV: Mutations = &[
     ("the last row dropped", "row < vec4u(params.rows)", "row + 1 < vec4u(params.rows)"),
     ("the sum stopping at the slices", "k += 4 * SLICES", "k += params.rows"),
-    ("a row left out", "sum[j] += d.w * unpack(w3, j);", ""),
-    ("a column repeated", "partial[slice * CHUNKS + i / 4][i % 4]", "partial[slice * CHUNKS + i / 4][i % 2]"),
-    ("only the first workgroup", "(group.x + group.y * groups.x) * CHUNKS + local.x", "local.x"),
-    ("another row of W", "params.first_row + at.y", "at.y"),
-    ("another column", "params.first_column + at", "at"),
+    ("a row left out", "sum[j] += f.w * codes(w3, j);", ""),
+    ("the next rows late", "row += 4 * SLICES;", ""),
+    ("a column repeated", "i / 4][i % 4]", "i / 4][i % 2]"),
+    ("only the first workgroup", "(group.x + group.y * groups.x) * CHUNKS", "0 * CHUNKS"),
+    ("another row of W", "return params.first_row + min(", "return min("),
+    ("another column", "params.first_column + min(", "min("),
     ("accumulation never", "params.accumulate == 1", "false"),
     ("accumulation always", "params.accumulate == 1", "true"),
 ];
@@ -485,29 +488,29 @@ const LAYOUTS: [Mutations; 8] = [
             "vec4u(word, word << 2, word << 4, word << 6)",
             "vec4u(word << 6, word << 4, word << 2, word)",
         ),
-        ("bytes turned", "(j % 4 * 8)", "(24 - j % 4 * 8)"),
+        ("bytes turned", "(j * 8)", "(24 - j * 8)"),
         ("no sign", "vec4u(0xc0000000)", "vec4u(0x40000000)"),
     ],
     &[
         ("rows of another length", "(params.in_features + 255) / 256", "params.in_features / 256"),
         ("another block's factor", "[block / 2 % 4]", "[block % 4]"),
         ("the neighbour's factor", "scales[block % 2]", "scales[0]"),
-        ("no sign", " ^ 0x80808080", ""),
+        ("no sign", "word = packed.bits[j] ^ 0x80808080", "word = packed.bits[j]"),
         ("bytes swapped", "word << 15, word << 7", "word << 7, word << 15"),
         ("another offset", "384 * packed.d", "383 * packed.d"),
     ],
     &[
         ("rows of another length", "(params.in_features + 255) / 256", "params.in_features / 256"),
-        ("another block's factor", "[chunk / 2 % 4]", "[chunk % 4]"),
-        ("the neighbour's factor", "scales[chunk % 2]", "scales[0]"),
-        ("halves of bytes swapped", ">> (j / 4 * 4)", ">> (4 - j / 4 * 4)"),
+        ("another block's factor", "[block / 2 % 2]", "[block % 2]"),
+        ("the neighbour's factor", "scales[block % 2]", "scales[0]"),
+        ("halves of bytes swapped", ">> (j % 2 * 4)", ">> (4 - j % 2 * 4)"),
         ("another offset", "136 * packed.d", "135 * packed.d"),
     ],
     &[
         ("rows of another length", "(params.in_features + 127) / 128", "params.in_features / 128"),
-        ("another block's factor", "[chunk % 4]", "[chunk / 2 % 4]"),
-        ("halves of bytes swapped", ">> (j / 4 * 4)", ">> (4 - j / 4 * 4)"),
-        ("no offset", " + packed.m", ""),
+        ("another block's factor", "[block % 2]", "[block / 2 % 2]"),
+        ("halves of bytes swapped", ">> (j % 2 * 4)", ">> (4 - j % 2 * 4)"),
+        ("no offset", "(128 * packed.d) + packed.m", "(128 * packed.d)"),
     ],
 ];
 
@@ -537,6 +540,41 @@ macro_rules! specs {
     };
 }
 
+/// Of each layout's quicker way to its weights; of f32 of any width those of the product.
+const fn at_codes(mutations: Mutations) -> [Mutations; 8] {
+    [
+        NONE,
+        mutations,
+        NONE,
+        NONE,
+        &[
+            (
+                "halves of words swapped",
+                "select(flipped >> 16, flipped, j >= 2)",
+                "select(flipped, flipped >> 16, j >= 2)",
+            ),
+            ("no sign", " ^ 0xaaaaaaaa", ""),
+            ("another offset", "128.03125, 128.0078125", "128.03125, 128.015625"),
+            ("another unit", "vec4f(2048, 8192,", "vec4f(2048, 4096,"),
+        ],
+        &[
+            ("no sign", "flipped = packed.bits[j] ^ 0x80808080", "flipped = packed.bits[j]"),
+            ("bytes swapped", "0xff, 0xff00, 0xff, 0xff00", "0xff00, 0xff, 0xff, 0xff00"),
+            ("the factor never", "return packed.d;", "return 1.0;"),
+        ],
+        &[
+            ("a word repeated", "let word = packed.bits[j / 2];", "let word = packed.bits[0];"),
+            ("another offset", "vec4f(128.001953125, 128.5,", "vec4f(128.001953125, 128.25,"),
+            ("another unit", "vec4f(65536, 256, 1, 256)", "vec4f(65536, 256, 256, 1)"),
+            ("the factor never", "return packed.d;", "return 1.0;"),
+        ],
+        &[
+            ("a word repeated", "let word = packed.bits[j / 2];", "let word = packed.bits[0];"),
+            ("no offset", "vec4f(4096, 16, 4096, 16)) + packed.m", "vec4f(4096, 16, 4096, 16))"),
+        ],
+    ]
+}
+
 /// Of each layout those of f32 of any width.
 const fn at_any(mutations: Mutations) -> [Mutations; 8] {
     [NONE, mutations, NONE, NONE, NONE, NONE, NONE, NONE]
@@ -544,10 +582,10 @@ const fn at_any(mutations: Mutations) -> [Mutations; 8] {
 
 pub static PRODUCTS: [Spec; 64] = specs! {
     linear, [PRODUCT; 8], 0..2, show_dims, at_any(LINEAR);
-    linear_gemv, [ONE_TOKEN; 8], 0..4, show_dims, at_any(LINEAR_GEMV);
+    linear_gemv, [ONE_TOKEN; 8], 0..4, show_dims, at_codes(LINEAR_GEMV);
     linear_vec4, [PRODUCT; 8], 0..2, show_dims, at_any(LINEAR_VEC4);
     linear_t, [PRODUCT; 8], 0..2, show_dims, at_any(LINEAR_T);
-    linear_t_gemv, [ONE_TOKEN; 8], 0..4, show_dims, at_any(LINEAR_T_GEMV);
+    linear_t_gemv, [ONE_TOKEN; 8], 0..4, show_dims, at_codes(LINEAR_T_GEMV);
     linear_t_vec4, [PRODUCT; 8], 0..2, show_dims, at_any(LINEAR_T_VEC4);
     rows, [LOOKED_UP; 8], 0..2, show_rows, LAYOUTS;
     row_squares, [SQUARED, SQUARED_ALL, SQUARED, SQUARED, SQUARED, SQUARED, SQUARED, SQUARED], 0..2, show_squared, at_any(ROW_SQUARES);

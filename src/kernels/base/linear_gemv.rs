@@ -8,21 +8,12 @@ use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
 const ROWS: usize = 4;
 
-/// `shaders/base/linear_gemv.wgsl` with each layout. The more columns 16 bytes hold, the fewer invocations share a row.
+/// `shaders/base/linear_gemv.wgsl` with each layout.
 pub static KERNELS: [Kernel; 8] = product!(
     "linear_gemv",
     "../../../shaders/base/linear_gemv.wgsl",
     [("bias", Access::Read), ("x", Access::Read), ("output", Access::Write)],
-    [
-        &[("LANES", 32, 8), ("TEAMS", 4, 1)],
-        &[("LANES", 32, 8), ("TEAMS", 4, 1)],
-        &[("LANES", 32, 8), ("TEAMS", 4, 1)],
-        &[("LANES", 32, 8), ("TEAMS", 4, 1)],
-        &[("LANES", 8, 8), ("TEAMS", 16, 1)],
-        &[("LANES", 32, 8), ("TEAMS", 4, 1)],
-        &[("LANES", 16, 8), ("TEAMS", 8, 1)],
-        &[("LANES", 16, 8), ("TEAMS", 8, 1)],
-    ]
+    [&[("LANES", 32, 8), ("TEAMS", 4, 1)]; 8]
 );
 
 #[repr(C)]

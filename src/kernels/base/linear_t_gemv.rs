@@ -6,21 +6,12 @@ use super::{Rows, product};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
-/// `shaders/base/linear_t_gemv.wgsl` with each layout. The more columns 16 bytes hold, the more invocations share them.
+/// `shaders/base/linear_t_gemv.wgsl` with each layout.
 pub static KERNELS: [Kernel; 8] = product!(
     "linear_t_gemv",
     "../../../shaders/base/linear_t_gemv.wgsl",
     [("d_output", Access::Read), ("d_input", Access::Write)],
-    [
-        &[("CHUNKS", 8, 16), ("SLICES", 32, 1)],
-        &[("CHUNKS", 8, 16), ("SLICES", 32, 1)],
-        &[("CHUNKS", 8, 16), ("SLICES", 32, 1)],
-        &[("CHUNKS", 8, 16), ("SLICES", 32, 1)],
-        &[("CHUNKS", 2, 4), ("SLICES", 128, 1)],
-        &[("CHUNKS", 4, 8), ("SLICES", 64, 1)],
-        &[("CHUNKS", 2, 4), ("SLICES", 128, 1)],
-        &[("CHUNKS", 2, 4), ("SLICES", 128, 1)],
-    ]
+    [&[("CHUNKS", 8, 8), ("SLICES", 32, 1)]; 8]
 );
 
 #[repr(C)]

@@ -70,9 +70,7 @@ impl Layout {
         match self {
             Layout::F32 | Layout::F32Any => 4,
             Layout::F16 | Layout::Bf16 => 8,
-            Layout::Q8_0 => 16,
-            Layout::Q4_0 | Layout::Q4_1 => 32,
-            Layout::Ternary => 64,
+            Layout::Ternary | Layout::Q8_0 | Layout::Q4_0 | Layout::Q4_1 => 16,
         }
     }
 

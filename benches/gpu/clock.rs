@@ -85,8 +85,13 @@ impl Clock {
 
     /// Waits until all submitted work is done.
     pub fn finish(&self) {
-        pollster::block_on(self.gpu.finished()).unwrap_or_else(|e| panic!("{e}"));
+        self.finish_uploads();
         self.busy.set(Instant::now());
+    }
+
+    /// Waits for what keeps no clock up.
+    pub fn finish_uploads(&self) {
+        pollster::block_on(self.gpu.finished()).unwrap_or_else(|e| panic!("{e}"));
     }
 
     /// Submits about as many seconds of arithmetic, without waiting.

@@ -263,7 +263,7 @@ impl Bench {
                 loader.set_scale(0.05).unwrap();
             }
             let weight = loader.finish().unwrap();
-            self.clock.finish(); // or the staging of all of them is kept
+            self.clock.finish_uploads(); // or the staging of all of them is kept
             weight
         };
         (0..count).map(|_| load()).collect()

@@ -41,5 +41,5 @@ fn factor(packed: Packed) -> f32 {
 
 // The bits of 128, not to be known to compilers: with two constants an AND and an OR would not be one operation.
 fn power() -> u32 {
-    return 0x43000000 | params.in_features >> 31;
+    return 0x43000000 | (params.in_features >> 31);
 }

@@ -25,8 +25,8 @@ fn codes(packed: Packed, j: u32) -> vec4f {
         return bitcast<vec4f>(bits | vec4u(power())) - vec4f(128.5, 128.125, 128.03125, 128.0078125);
     }
     let bits = word & vec4u(0xc0, 0x30, 0xc, 3);
-    return bitcast<vec4f>(bits | vec4u(power())) -
-        vec4f(128.001953125, 128.00048828125, 128.0001220703125, 128.000030517578125);
+    let zeros = vec4f(128.001953125, 128.00048828125, 128.0001220703125, 128.000030517578125);
+    return bitcast<vec4f>(bits | vec4u(power())) - zeros;
 }
 
 fn unit(j: u32) -> vec4f {
@@ -39,5 +39,5 @@ fn factor(packed: Packed) -> f32 {
 
 // The bits of 128, not to be known to compilers: with two constants an AND and an OR would not be one operation.
 fn power() -> u32 {
-    return 0x43000000 | params.in_features >> 31;
+    return 0x43000000 | (params.in_features >> 31);
 }

@@ -147,10 +147,10 @@ function showSamples() {
   }));
 }
 
-/** The step after which the text held out was guessed best, where it is not the last one that was looked at. */
+/** The step after which the text held out was guessed best, where it is guessed clearly worse in the end. */
 function best() {
   const { step, held } = samples.reduce((best, sample) => (sample.held < best.held ? sample : best), samples[0] ?? {});
-  return held < samples.at(-1)?.held ? step : 0;
+  return samples.at(-1)?.held > 1.02 * held ? step : 0;
 }
 
 // ── The model ──

@@ -139,9 +139,7 @@ lm("the base writes; a training's loss falls; the adapter is downloaded and come
   // Side by side: with scale 0 the adapter is none.
   const write = async (scale) => {
     await page.evaluate((scale) => { document.querySelector("#scale").value = scale; document.querySelector("#temperature").value = 0; }, scale);
-    await page.click("#write");
-    await state(page, "writing");
-    await state(page, "ready");
+    await written(page, () => page.click("#write"));
     return Promise.all([page.textContent("#base-text"), page.textContent("#adapter-text")]);
   };
   const none = await write(0);
@@ -162,20 +160,14 @@ lm("the base writes; a training's loss falls; the adapter is downloaded and come
   await page.fill("#prompt", "Day 1.");
   await configure(page, {});
   await state(page, "ready");
-  await page.setInputFiles("#adapter-file", await file.path());
-  await state(page, "writing");
-  await state(page, "ready");
+  await written(page, async () => page.setInputFiles("#adapter-file", await file.path()));
   assert.deepEqual(await write(1), one, "the same words");
   assert.match(await page.textContent("#adapter-report"), new RegExp(`: ${modules.length} of the model’s ${modules.length} modules adapted, rank 4, [\\d,.]+ parameters`));
   const names = Object.keys(files);
-  await page.setInputFiles("#adapter-file", names.map((name) => ({ name, mimeType: "application/octet-stream", buffer: Buffer.from(files[name]) })));
-  await state(page, "writing");
-  await state(page, "ready");
+  await written(page, () => page.setInputFiles("#adapter-file", names.map((name) => ({ name, mimeType: "application/octet-stream", buffer: Buffer.from(files[name]) }))));
   assert.equal((await write(1))[1], one[1], "and by the two files alone");
   const packed = deflated({ "my adapter/notes.txt": Buffer.from("mine"), ...Object.fromEntries(names.map((name) => [`my adapter/${name}`, files[name]])) });
-  await page.setInputFiles("#adapter-file", { name: "My adapter.ZIP", mimeType: "application/zip", buffer: Buffer.from(packed) });
-  await state(page, "writing");
-  await state(page, "ready");
+  await written(page, () => page.setInputFiles("#adapter-file", { name: "My adapter.ZIP", mimeType: "application/zip", buffer: Buffer.from(packed) }));
   assert.equal((await write(1))[1], one[1], "and packed again by another program");
 
   // What is none says so, and leaves the adapter.

@@ -16,12 +16,13 @@ async function facts() {
   return { vendor, architecture, device, description, isSoftware, features: [...adapter.features].sort(), limits };
 }
 
-let gpu, software, stopped; // stopped: whether somebody asked for that
+let gpu, software, loaded, stopped; // loaded: the wasm, which comes with the first check; stopped: whether somebody asked for that
 let tasks, results, gradients, next, compiled, compiling, spent; // of a check: what is to be done, what came out, how far it is
 
 /** A check from its beginning: every kernel's first shape, then the second ones; before those the gradients. */
 async function begin() {
   gpu?.close();
+  await (loaded ??= initCheck());
   gpu = await Check.open(software);
   results = kernels().map((name) => ({ name, share: 0, absolute: 0, shapes: 0, ms: Infinity, error: "" }));
   gradients = { worst: 0, shapes: 0, error: "" };
@@ -92,8 +93,7 @@ onmessage = async ({ data }) => {
   }
 };
 
-facts().then(async (found) => {
+facts().then((found) => {
   software = found.isSoftware;
-  await initCheck();
   postMessage({ kind: "ready", facts: found });
 }).catch(({ code, message }) => postMessage({ kind: "missing", code, message }));

@@ -289,6 +289,7 @@ test("Check my GPU: a device that computes wrongly is found out, and the page sa
   const context = await browser.newContext();
   try {
     const page = await context.newPage();
+    page.setDefaultTimeout(120_000); // a stop waits for what is being compiled
     // Every worker begins with a line that makes one kernel's scale wrong.
     await page.route(/check\.worker.*\.js$/, async (route) => {
       const response = await route.fetch();

@@ -99,6 +99,9 @@ fn main(
 
     var k_sum: array<vec4f, EACH>;
     var v_sum: array<vec4f, EACH>;
+    // Set to 0 for each tile: Chromium's software adapter does not where they are declared in a loop.
+    var score: array<vec4f, EACH>;
+    var d_share: array<vec4f, EACH>;
     var segment: array<i32, EACH>;
     for (var i = 0u; i < EACH; i++) {
         // Out of range repeats the last key; it is not written.
@@ -107,8 +110,10 @@ fn main(
     for (var head = kv_head * head_group; head < (kv_head + 1) * head_group; head++) {
         let q_first = (first_token * params.heads + head) * params.pairs;
         for (var first_row = first_key; first_row < params.tokens; first_row += ROWS) {
-            var score: array<vec4f, EACH>;
-            var d_share: array<vec4f, EACH>;
+            for (var i = 0u; i < EACH; i++) {
+                score[i] = vec4f();
+                d_share[i] = vec4f();
+            }
             for (var first = 0u; first < params.pairs; first += 2 * DEPTH) {
                 workgroupBarrier();
                 for (var e = lane; e < KEYS * DEPTH; e += LANES) {

@@ -83,6 +83,9 @@ fn main(
     var sum: array<vec4f, EACH>;
     var log_sum: array<f32, EACH>;
     var delta: array<f32, EACH>;
+    // Set to 0 for each tile: Chromium's software adapter does not where they are declared in a loop.
+    var score: array<vec4f, EACH>;
+    var d_share: array<vec4f, EACH>;
     var segment: array<i32, EACH>;
     for (var i = 0u; i < EACH; i++) {
         let row = local.y + i * DOWN;
@@ -115,8 +118,10 @@ fn main(
     }
     let end = min(first_row + ROWS, params.tokens);
     for (var first_key = 0u; first_key < end; first_key += KEYS) {
-        var score: array<vec4f, EACH>;
-        var d_share: array<vec4f, EACH>;
+        for (var i = 0u; i < EACH; i++) {
+            score[i] = vec4f();
+            d_share[i] = vec4f();
+        }
         for (var first = 0u; first < params.pairs; first += 2 * DEPTH) {
             workgroupBarrier();
             for (var e = lane; e < ROWS * DEPTH; e += LANES) {

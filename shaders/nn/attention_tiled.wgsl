@@ -84,6 +84,8 @@ fn main(
     var sum: array<vec4f, EACH>;
     var highest: array<f32, EACH>;
     var total: array<f32, EACH>; // of this invocation's keys
+    // Set to 0 for each tile: Chromium's software adapter does not where they are declared in a loop.
+    var score: array<vec4f, EACH>;
     var segment: array<i32, EACH>;
     for (var i = 0u; i < EACH; i++) {
         highest[i] = UNSEEN;
@@ -92,7 +94,9 @@ fn main(
     }
     let end = min(first_row + ROWS, params.tokens);
     for (var first_key = 0u; first_key < end; first_key += KEYS) {
-        var score: array<vec4f, EACH>;
+        for (var i = 0u; i < EACH; i++) {
+            score[i] = vec4f();
+        }
         for (var first = 0u; first < params.pairs; first += 2 * DEPTH) {
             workgroupBarrier();
             for (var e = lane; e < ROWS * DEPTH; e += LANES) {

@@ -37,6 +37,9 @@ const shorts = (...values: number[]): number[] => values.flatMap((v) => [v & 255
 
 export const isZip = (bytes: Uint8Array): boolean => bytes[0] === 0x50 && bytes[1] === 0x4b && bytes[2] === 3 && bytes[3] === 4;
 
+// Bytes that a small file may unpack to.
+const MOST = 1 << 26;
+
 /** The files of an archive whose names `wanted` accepts. */
 export async function unzip(archive: Uint8Array, wanted: (name: string) => boolean): Promise<Map<string, Uint8Array>> {
   const broken = (what: string) => new LoraError("file", `the zip archive ${what}`);
@@ -61,6 +64,8 @@ export async function unzip(archive: Uint8Array, wanted: (name: string) => boole
     if (data + packed > archive.length || (method !== 0 && method !== 8)) {
       throw broken(`holds ${name} cut off, or packed in a way that is not read here; expected stored or deflated`);
     }
+    // Weights hardly shrink; what unpacks to a thousand times as much wants a page's memory.
+    if (size > MOST && size > 32 * packed) throw new LoraError("limit", `the zip archive: ${name} says that it unpacks to ${size} bytes from ${packed}`);
     if ((inside += packed) > archive.length) throw broken("has files that lie in one another");
     const bytes = archive.subarray(data, data + packed);
     const unpacked = method === 0 ? bytes : await inflate(bytes, size).catch(() => undefined);

@@ -28,43 +28,8 @@ const HUGE: [&str; 2] = match cfg!(target_arch = "wasm32") {
 
 /// What a thread has allocated, natively.
 #[cfg(not(target_arch = "wasm32"))]
-mod counting {
-    use std::alloc::{GlobalAlloc, Layout, System};
-    use std::cell::Cell;
-
-    thread_local! {
-        static NOW: Cell<isize> = const { Cell::new(0) };
-        static MOST: Cell<isize> = const { Cell::new(0) };
-    }
-    struct Counting;
-    #[global_allocator]
-    static COUNTING: Counting = Counting;
-
-    fn count(bytes: isize) {
-        NOW.set(NOW.get() + bytes);
-        MOST.set(MOST.get().max(NOW.get()));
-    }
-
-    // SAFETY: the system's allocator does the work.
-    unsafe impl GlobalAlloc for Counting {
-        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            count(layout.size() as isize);
-            unsafe { System.alloc(layout) }
-        }
-        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            count(-(layout.size() as isize));
-            unsafe { System.dealloc(pointer, layout) }
-        }
-    }
-
-    /// The most bytes that `body` held at a time.
-    pub fn most(body: impl FnOnce()) -> usize {
-        let before = NOW.get();
-        MOST.set(before);
-        body();
-        (MOST.get() - before) as usize
-    }
-}
+#[path = "fuzz/counting.rs"]
+mod counting;
 #[cfg(target_arch = "wasm32")]
 mod counting {
     pub fn most(body: impl FnOnce()) -> usize {
@@ -858,6 +823,8 @@ async fn configurations_that_are_none_are_errors() {
         ("{\"peft_type\": \"LORA\", \"rank_pattern\": {\"q\": 0}}", "at least 1"),
         ("{\"peft_type\": \"LORA\", \"target_modules\": \".*\", \"layers_to_transform\": [1]}", "list of names"),
         ("{\"peft_type\": \"LORA\", \"x\": \"\\ud800\"}", "surrogate"),
+        ("{\"peft_type\": \"LORA\", \"x\": \"\\ud800\\u0041\"}", "surrogate"),
+        ("{\"peft_type\": \"LORA\", \"x\": \"\\udbff\\ue000\"}", "surrogate"),
         ("{\"peft_type\": \"LORA\", \"x\": 01}", "a number"),
     ] {
         refused(text, parse(text), "file", &[word]);
@@ -1309,4 +1276,55 @@ async fn combinations_and_merges_refuse_what_they_cannot_do() {
     let exact = delta(&two).iter().map(|d| 1.0 + f64::from(*d)).collect::<Vec<_>>();
     let near = |(m, e): (&f32, &f64)| (f64::from(*m) - e).abs() <= e.abs() / 2048.0 + 1e-7;
     assert!(tensor(&merged, "fc.weight").iter().zip(&exact).all(near));
+}
+
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn hostile_patterns_and_many_names_take_no_time_to_speak_of() {
+    let config = |patterns: &[String]| {
+        let entries: Vec<String> = patterns.iter().map(|key| format!(r#""{key}":2"#)).collect();
+        format!(r#"{{"peft_type":"LORA","r":2,"target_modules":["fc"],"alpha_pattern":{{{}}}}}"#, entries.join(","))
+    };
+    // Each pattern would be compiled to thousands of steps, and tried on each module.
+    let patterns: Vec<String> = (0..400).map(|i| format!("(a|b){{1000}}c{i}")).collect();
+    let text = config(&patterns);
+    refused("patterns", AdapterConfig::parse(text.as_bytes()), "unsupported", &["alpha_pattern", "fewer patterns"]);
+    // As many plain names are fine, and mean what they mean as patterns.
+    let names: Vec<String> = (0..3000).map(|i| format!(r"^model\\.layers\\.{i}\\.fc")).collect();
+    let config = AdapterConfig::parse(config(&names).as_bytes()).unwrap();
+    let modules = model_modules(&(0..3000).map(|i| format!("model.layers.{i}.fc")).collect::<Vec<_>>());
+    assert!(config.resolve(&modules).unwrap().iter().all(|module| module.alpha == 2.0));
+    assert_eq!((config.alpha_of("x.model.layers.1.fc"), config.alpha_of("model_layers.1.fc")), (8.0, 8.0));
+    let like = |key: &str, name: &str| {
+        let text = format!(r#"{{"peft_type":"LORA","r":2,"target_modules":["fc"],"rank_pattern":{{"{key}":5}}}}"#);
+        AdapterConfig::parse(text.as_bytes()).unwrap().rank_of(name) == 5
+    };
+    for (key, name, expected) in [
+        ("fc", "fc", true),
+        ("fc", "a.fc", true),
+        ("fc", "afc", false),
+        ("a.fc", "a.fc", true),
+        ("a.fc", "x.abfc", true),
+        ("a.fc", "x.aafc.", false),
+        ("a.fc", "x.a_fc", true),
+        (r"a\\.fc", "x.a_fc", false),
+        ("^fc", "a.fc", false),
+        ("^fc", "fc", true),
+        (".fc", "fc", false),
+        ("é.fc", "x.é.fc", true),
+        ("a[1].fc", "a1.fc", true),
+        (r"a\\d.fc", "x.a1.fc", true),
+        (r"a\\?.fc", "x.a?.fc", true),
+        ("", "a.", true),
+    ] {
+        // The second key says the same as a pattern that is no plain name.
+        assert_eq!((like(key, name), like(&format!("(?:{key})"), name)), (expected, expected), "{key} and {name:?}");
+    }
+    // A tensor's partner is found by its name among many.
+    let names: Vec<String> =
+        (0..20_000).flat_map(|i| ["lora_a", "lora_b"].map(|part| format!("m{i}.{part}"))).collect();
+    let bytes = 1f32.to_le_bytes();
+    let entries: Vec<Entry> =
+        names.iter().map(|name| Entry { name, dtype: Dtype::F32, shape: &[1, 1], data: &bytes }).collect();
+    let file = write(&entries, &[]);
+    assert_eq!(Adapter::from_mlx(br#"{"lora_parameters":{"scale":1}}"#, &file).unwrap().modules.len(), 20_000);
 }

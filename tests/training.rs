@@ -441,6 +441,35 @@ async fn a_thousand_steps_hold_no_more_memory_than_one() {
     assert_eq!(made(after), made(before));
 }
 
+/// With an adapter that comes and goes between two steps activations move, and the next step finds them.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn an_adapter_that_comes_and_goes_changes_no_step() {
+    let gpu = gpu().await;
+    let (x, targets) = ([0.5; 8], [1.0; 6]);
+    let batch = Batch { x: &x, targets: Targets::Values(&targets) };
+    let run = async |change: bool| {
+        let (linear, trainer) = regression(&gpu);
+        let mut held = None;
+        for _ in 0..5 {
+            trainer.step(&[batch]).await.unwrap();
+            if change {
+                linear.add_adapter("more", &LoraConfig::new(1, 1.0)).unwrap();
+                trainer.step(&[batch]).await.unwrap();
+                linear.remove_adapter("more").unwrap();
+            } else {
+                trainer.step(&[batch]).await.unwrap();
+            }
+            if let Some(held) = held {
+                assert_eq!(gpu.memory(), held, "what was made for the old activations is freed");
+            }
+            held = change.then(|| gpu.memory());
+        }
+        linear.weight().b.read().await.unwrap()
+    };
+    let (plain, changed) = (run(false).await, run(true).await);
+    assert!(bits(&plain) == bits(&changed) && plain[0] != 0.125, "other bits");
+}
+
 /// More lengths in one window than there are plans kept.
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn a_window_of_many_lengths_is_one_step() {

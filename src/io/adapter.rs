@@ -1,6 +1,6 @@
 //! An adapter in memory, and PEFT's two files: `adapter_config.json` and `adapter_model.safetensors`.
 
-use super::config::{AdapterConfig, ModelModule, ModuleKind, NewConfig};
+use super::config::{AdapterConfig, ModelModule, ModuleKind, NewConfig, Rule};
 use super::safetensors::{Dtype, Entry, SafetensorsFile, from_f32, to_f32, write};
 use super::{find, order, twice};
 use crate::error::{Error, Result, show_number};
@@ -244,8 +244,9 @@ impl Adapter {
                 return Err(Error::file(&info.name, "is there twice, under the names of two adapters"));
             }
         }
+        let alphas = adapter.config.alphas();
         for parts in found {
-            let module = adapter.module(parts)?;
+            let module = adapter.module(parts, &alphas)?;
             adapter.modules.push(module);
         }
         adapter.check(bare, strict)?;
@@ -262,12 +263,12 @@ impl Adapter {
         Ok(())
     }
 
-    fn module(&self, parts: Parts) -> Result<AdapterModule> {
+    fn module(&self, parts: Parts, alphas: &Rule) -> Result<AdapterModule> {
         let Parts { name, embedding, a, b, magnitude, lora_bias } = parts;
         let (Some((a_shape, a)), Some((b_shape, b))) = (a, b) else {
             return Err(Error::file(&name, "has one of lora_A and lora_B only"));
         };
-        let alpha = self.config.alpha_of(&name);
+        let alpha = alphas.of(&name);
         let mut module = AdapterModule::of_tensors(name, embedding, (&a_shape, a), (&b_shape, b), Some(alpha))?;
         let (name, rows) = (&module.name, b_shape[0]);
         for (what, values) in [("lora_magnitude_vector", &magnitude), ("lora_B.bias", &lora_bias)] {
@@ -319,8 +320,9 @@ impl Adapter {
 
     /// The modules whose tensors have another rank than the configuration gives them.
     pub fn disagreements(&self) -> Vec<String> {
+        let ranks = self.config.ranks();
         let differs = |m: &AdapterModule| {
-            let said = self.config.rank_of(&m.name);
+            let said = ranks.of(&m.name) as usize;
             let (rank, scaling) = (m.rank, show_number(m.scaling));
             let note =
                 || format!("{}: rank {said} in the configuration, {rank} in the tensors; scaling {scaling}", m.name);
@@ -432,8 +434,9 @@ impl Adapter {
     /// Those of [`AdapterConfig::set`].
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
         self.config.set(key, value)?;
+        let alphas = self.config.alphas();
         for module in &mut self.modules {
-            module.alpha = self.config.alpha_of(&module.name);
+            module.alpha = alphas.of(&module.name);
             module.scaling = self.config.scaling(module.alpha, module.rank);
         }
         Ok(())

@@ -200,9 +200,16 @@ impl AdapterConfig {
         if !self.read("r", &mut |r| r.integer())?.is_none_or(|rank| possible(rank as f64)) {
             return wrong("r", "a rank of at least 1 and below 2³²");
         }
+        let mut steps = 0;
         for (key, whole) in [("rank_pattern", true), ("alpha_pattern", false)] {
             for (part, value) in self.read(key, &mut |reader| pattern(reader, whole))?.unwrap_or_default() {
-                end_of_name(&part)?;
+                if let Key::Pattern(pattern) = Key::new(&part)? {
+                    steps += pattern.steps();
+                }
+                if steps > MOST_STEPS {
+                    let text = format!("{FILE}: {key}: expected fewer patterns that are more than names");
+                    return Err(Error::unsupported(text));
+                }
                 if whole && !possible(value) || !value.is_finite() {
                     return wrong(key, "ranks of at least 1, or finite alphas");
                 }
@@ -248,11 +255,21 @@ impl AdapterConfig {
         texts.ok().flatten().unwrap_or_default()
     }
 
-    /// The value of the first entry whose key matches the name or its end, else that of the plain field.
-    fn of_module(&self, module: &str, patterns: &str, plain: f64) -> f64 {
+    /// The values of modules: that of the first entry whose key matches the name or its end, else `plain`.
+    fn rule(&self, patterns: &str, plain: f64) -> Rule {
         let entries = self.read(patterns, &mut |reader| pattern(reader, false)).ok().flatten().unwrap_or_default();
-        let matches = |key: &str| end_of_name(key).is_ok_and(|pattern| pattern.matches_start(module));
-        entries.iter().find(|(key, _)| matches(key)).map_or(plain, |(_, value)| *value)
+        let entry = |(key, value): (String, f64)| Some((Key::new(&key).ok()?, value));
+        Rule { entries: entries.into_iter().filter_map(entry).collect(), plain }
+    }
+
+    /// The ranks of modules that are not in the file yet: by the first key of `rank_pattern` that matches, else `r`.
+    pub(crate) fn ranks(&self) -> Rule {
+        self.rule("rank_pattern", self.rank() as f64)
+    }
+
+    /// The alphas of modules: by the first key of `alpha_pattern` that matches, else `lora_alpha`.
+    pub(crate) fn alphas(&self) -> Rule {
+        self.rule("alpha_pattern", self.alpha())
     }
 
     /// A configuration with the fields that every version of PEFT knows.
@@ -421,12 +438,12 @@ impl AdapterConfig {
 
     /// The rank of a module that is not in the file yet: by the first key of `rank_pattern` that matches, else `r`.
     pub fn rank_of(&self, module: &str) -> usize {
-        self.of_module(module, "rank_pattern", self.rank() as f64) as usize
+        self.ranks().of(module) as usize
     }
 
     /// The alpha of a module: by the first key of `alpha_pattern` that matches, else `lora_alpha`.
     pub fn alpha_of(&self, module: &str) -> f64 {
-        self.of_module(module, "alpha_pattern", self.alpha())
+        self.alphas().of(module)
     }
 
     /// alpha/rank, with rsLoRA alpha/√rank.
@@ -468,11 +485,12 @@ impl AdapterConfig {
                     || names.iter().any(|end| ends_with(&module.name, end)) && (wanted.is_empty() || in_layer())
             }
         };
+        let (ranks, alphas) = (self.ranks(), self.alphas());
         let mut found = Vec::new();
         for (index, module) in modules.iter().enumerate() {
             let out = is_excluded(&module.name) || saved.iter().any(|p| p.matches_start(&module.name));
             if !out && is_target(module) {
-                let (rank, alpha) = (self.rank_of(&module.name), self.alpha_of(&module.name));
+                let (rank, alpha) = (ranks.of(&module.name) as usize, alphas.of(&module.name));
                 found.push(ModuleConfig { module: index, rank, alpha, scaling: self.scaling(alpha, rank) });
             }
         }
@@ -486,9 +504,58 @@ impl AdapterConfig {
     }
 }
 
-/// The pattern of a name that ends so, as `rank_pattern` and `alpha_pattern` mean their keys.
-fn end_of_name(key: &str) -> Result<Pattern> {
-    Pattern::new(&format!("(.*\\.)?({key})$"))
+/// A value for each module's name.
+pub(crate) struct Rule {
+    entries: Vec<(Key, f64)>,
+    plain: f64,
+}
+
+impl Rule {
+    pub(crate) fn of(&self, module: &str) -> f64 {
+        self.entries.iter().find(|(key, _)| key.matches(module)).map_or(self.plain, |(_, value)| *value)
+    }
+}
+
+/// A key of `rank_pattern` or `alpha_pattern`, which matches a name or its end.
+enum Key {
+    /// The end of names, byte by byte, 0 for any; with `true` whole names.
+    Name(Vec<u8>, bool),
+    Pattern(Pattern),
+}
+
+/// Steps of all the keys that are no plain names: each is tried on each module.
+const MOST_STEPS: usize = 10_000;
+
+impl Key {
+    /// There can be one for each module: most are names, and those need no automaton.
+    fn new(key: &str) -> Result<Key> {
+        let rest = key.strip_prefix('^').unwrap_or(key);
+        let mut bytes = rest.bytes();
+        let mut name = Vec::new();
+        while let Some(byte) = bytes.next() {
+            name.push(match byte {
+                b'.' => 0,
+                b'\\' => bytes.next().filter(u8::is_ascii_punctuation).unwrap_or(b'?'),
+                _ => byte,
+            });
+            if byte != b'\\' && !(byte.is_ascii_alphanumeric() || b"_-.".contains(&byte)) || name.ends_with(b"?") {
+                return Pattern::new(&format!("(.*\\.)?({key})$")).map(Key::Pattern);
+            }
+        }
+        Ok(Key::Name(name, rest.len() < key.len()))
+    }
+
+    fn matches(&self, module: &str) -> bool {
+        match self {
+            Key::Pattern(pattern) => pattern.matches_start(module),
+            Key::Name(name, whole) => {
+                let module = module.as_bytes();
+                let Some(at) = module.len().checked_sub(name.len()) else { return false };
+                let fits = name.iter().zip(&module[at..]).all(|(own, other)| *own == 0 || own == other);
+                fits && (at == 0 || module[at - 1] == b'.' && !whole)
+            }
+        }
+    }
 }
 
 /// Whether `end` is all of the name or its last parts.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::adapter::{Adapter, AdapterKind, AdapterModule};
 use super::json::Reader;
 use super::safetensors::{bf16_to_f32, f16_to_f32};
-use super::{order, twice};
+use super::{find, order, twice};
 use crate::error::{Error, Result};
 
 /// A value of the metadata.
@@ -166,6 +166,8 @@ pub struct GgufHeader {
     pub tensors: Vec<GgufTensor>,
     /// Where tensors' bytes begin.
     pub data_start: u64,
+    /// The tensors in the order of their names.
+    by_name: Vec<usize>,
 }
 
 struct Cursor<'a> {
@@ -321,7 +323,8 @@ impl GgufHeader {
             t.range = start..stop;
             end = stop;
         }
-        Ok(GgufHeader { metadata, tensors, data_start })
+        let by_name = order(tensors.len(), &mut |i, j| tensors[i].name < tensors[j].name);
+        Ok(GgufHeader { metadata, tensors, data_start, by_name })
     }
 
     /// The value of a key.
@@ -331,7 +334,7 @@ impl GgufHeader {
 
     /// The tensor of this name.
     pub fn find(&self, name: &str) -> Option<&GgufTensor> {
-        self.tensors.iter().find(|t| t.name == name)
+        find(&self.by_name, &|i| &self.tensors[i].name, name).map(|i| &self.tensors[i])
     }
 }
 

@@ -139,9 +139,8 @@ impl<'a> Reader<'a> {
                 // A pair of surrogates is one character.
                 if (0xd800..0xdc00).contains(&code) && self.text[self.at..].starts_with("\\u") {
                     self.at += 2;
-                    let low = self.four_digits()?;
-                    let pair = 0x10000 + ((code - 0xd800) << 10) + low.wrapping_sub(0xdc00);
-                    code = if (0xdc00..0xe000).contains(&low) { pair } else { u32::MAX };
+                    let low = self.four_digits()?.checked_sub(0xdc00).filter(|low| *low < 0x400);
+                    code = low.map_or(u32::MAX, |low| 0x10000 + ((code - 0xd800) << 10) + low);
                 }
                 char::from_u32(code).ok_or_else(|| self.fail("no half of a surrogate pair before this"))?
             }

@@ -39,6 +39,11 @@ impl Pattern {
         Ok(Pattern { steps: parser.steps })
     }
 
+    /// How long it is, which its matching takes for each character of a name.
+    pub(crate) fn steps(&self) -> usize {
+        self.steps.len()
+    }
+
     /// Whether the whole name matches, as `re.fullmatch`.
     pub(crate) fn matches(&self, name: &str) -> bool {
         self.run(name, true)

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::json::{Reader, quote};
-use super::{order, twice};
+use super::{find, order, twice};
 use crate::error::{Error, Result};
 
 /// The element types of the format.
@@ -91,6 +91,8 @@ pub struct Header {
     pub data_start: u64,
     /// Bytes of the whole file.
     pub file_len: u64,
+    /// The tensors in the order of their names.
+    by_name: Vec<usize>,
 }
 
 /// Longer headers are refused, as the format's own library does.
@@ -135,8 +137,10 @@ impl Header {
         reader.end()?;
 
         let keys = |key: &str| Error::file(file, format!("two entries have the key `{key}`"));
-        if let Some(i) = twice(tensors.len(), &|i| &tensors[i].name) {
-            return Err(keys(&tensors[i].name));
+        let name = |i: usize| tensors[i].name.as_str();
+        let by_name = order(tensors.len(), &mut |i, j| name(i) < name(j));
+        if let Some(pair) = by_name.windows(2).find(|pair| name(pair[0]) == name(pair[1])) {
+            return Err(keys(name(pair[0])));
         }
         if let Some(i) = twice(metadata.len(), &|i| &metadata[i].0) {
             return Err(keys(&metadata[i].0));
@@ -156,12 +160,12 @@ impl Header {
             let what = if end > file_len { "is cut off" } else { "has bytes that belong to no tensor" };
             return Err(Error::file(file, format!("{what}: its tensors end at byte {end}, the file at {file_len}")));
         }
-        Ok(Header { tensors, metadata, data_start, file_len: end })
+        Ok(Header { tensors, metadata, data_start, file_len: end, by_name })
     }
 
     /// The tensor of this name.
     pub fn find(&self, name: &str) -> Option<&TensorInfo> {
-        self.tensors.iter().find(|t| t.name == name)
+        find(&self.by_name, &|i| &self.tensors[i].name, name).map(|i| &self.tensors[i])
     }
 }
 

@@ -257,6 +257,12 @@ impl CausalLM {
         self.with_linears().iter().filter_map(|linear| linear.lora.borrow().clone()).collect()
     }
 
+    /// That [`destroy`](CausalLM::destroy) was not called.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) fn check_live(&self) -> Result<()> {
+        self.embed_tokens.base.kernel_rows()[0].weight.place().map(drop)
+    }
+
     /// Has layers of one kind share the room of their activations, which recomputing them allows.
     pub(crate) fn share_activations(&self, shared: bool) {
         for (linear, pool) in self.linears().iter().zip(self.pools.iter().cycle()) {

@@ -302,6 +302,10 @@ impl ModelConfig {
             let expected = format!("a divisor of num_attention_heads {}", self.heads);
             return wrong("num_key_value_heads", expected, self.kv_heads);
         }
+        // Where numbers have 32 bits, as in a page, a product could be more.
+        if [self.heads, self.kv_heads].iter().any(|heads| (*heads as u64) * self.head_dim as u64 > LARGEST) {
+            return wrong("num_attention_heads", format!("at most {LARGEST} over head_dim"), self.heads);
+        }
         if self.head_dim == 0 || !self.head_dim.is_multiple_of(2) || self.head_dim > 256 {
             return wrong("head_dim", "an even number up to 256".into(), self.head_dim);
         }

@@ -74,6 +74,7 @@ impl RawCausalLM {
     }
 
     fn refuse_second(&self) -> Result<()> {
+        self.model.check_live()?;
         match self.adapter.borrow().is_some() {
             true => Err(Error::argument("adapter", "a model without one; remove it first", "a second one").into()),
             false => Ok(()),
@@ -83,6 +84,7 @@ impl RawCausalLM {
     /// `[adapter_config.json, adapter_model.safetensors]`
     #[wasm_bindgen(js_name = saveAdapter)]
     pub fn save_adapter(&self) -> Result<Promise> {
+        self.model.check_live()?;
         let config = self.adapter.borrow().clone();
         let config = config.ok_or_else(|| Error::argument("adapter", "a model with one", "none"))?;
         let saved = self.model.save_adapter(&config);

@@ -87,7 +87,7 @@ export class FrozenLinear {
     }
     const number = KINDS.indexOf(kind) + (packing === "transformers" ? 1 : 0);
     this.#raw = new RawFrozen(unwrap<RawGpu>("gpu", Gpu, gpu), number, int8Activations, this.outFeatures, this.inFeatures);
-    bind(this, this.#raw);
+    bind(this, this.#raw, "a FrozenLinear");
     try {
       if (bias !== undefined) this.setBias(bias);
       if (scale !== undefined) this.setScale(scale);

@@ -1,12 +1,12 @@
 // Checks on what comes from JavaScript: wasm-bindgen would turn -1 into 4294967295 and undefined into 0.
 import { LoraError } from "./error.js";
 
-/** Refuses what is no object and keys that are not in `allowed`. */
+/** Refuses what is no object of options (an array, a Map, a file …) and keys that are not in `allowed`. */
 export function checkOptions(what: string, options: unknown, allowed: readonly string[]): void {
-  if (typeof options !== "object" || options === null) {
+  if (Object.prototype.toString.call(options) !== "[object Object]") {
     throw new LoraError("invalid-argument", `${what}: expected an object of options, got ${show(options)}`);
   }
-  for (const key of Object.keys(options)) {
+  for (const key of Object.keys(options as object)) {
     if (!allowed.includes(key)) {
       throw new LoraError("unknown-option", `${what}: unknown option \`${key}\`; expected ${allowed.join(", ")}`);
     }
@@ -44,6 +44,54 @@ export function boolean(name: string, value: unknown): boolean {
   return value;
 }
 
+export function text(name: string, value: unknown): string {
+  if (typeof value !== "string") throw new LoraError("invalid-argument", `${name}: expected a string, got ${show(value)}`);
+  return value;
+}
+
+/** One of a few words. */
+export function oneOf<W extends string>(name: string, value: unknown, words: readonly W[]): W {
+  if (!(words as readonly unknown[]).includes(value)) {
+    throw new LoraError("invalid-argument", `${name}: expected ${words.join(", ")}, got ${show(value)}`);
+  }
+  return value as W;
+}
+
+export function array(name: string, value: unknown, of = ""): readonly unknown[] {
+  if (!Array.isArray(value)) throw new LoraError("invalid-argument", `${name}: expected an array${of}, got ${show(value)}`);
+  return value;
+}
+
+export function callable(name: string, value: unknown): void {
+  if (typeof value !== "function") throw new LoraError("invalid-argument", `${name}: expected a function, got ${show(value)}`);
+}
+
+/** An AbortSignal, perhaps of another window, or nothing. */
+export function checkSignal(signal: unknown): void {
+  const { aborted, addEventListener } = (signal ?? {}) as Partial<AbortSignal>;
+  if (signal !== undefined && (typeof aborted !== "boolean" || typeof addEventListener !== "function")) {
+    throw new LoraError("invalid-argument", `signal: expected an AbortSignal, got ${show(signal)}`);
+  }
+}
+
+/** Token ids. */
+export function ids(name: string, values: unknown): Int32Array {
+  if (values instanceof Int32Array) return values;
+  if (!Array.isArray(values) && (!ArrayBuffer.isView(values) || values instanceof DataView)) {
+    throw new LoraError("invalid-argument", `${name}: expected an array of token ids, got ${show(values)}`);
+  }
+  return Int32Array.from(values as ArrayLike<number>, (id) => integer(name, id, 0));
+}
+
+/** A value as JSON; undefined, which JSON has not, as null. */
+export function json(name: string, value: unknown): string {
+  try {
+    return JSON.stringify(value) ?? "null";
+  } catch (error) {
+    throw new LoraError("invalid-argument", `${name}: expected what JSON can hold: ${String(error)}`);
+  }
+}
+
 export function float32Array(name: string, value: unknown): Float32Array {
   if (!(value instanceof Float32Array)) {
     throw new LoraError("invalid-argument", `${name}: expected a Float32Array, got ${show(value)}`);
@@ -58,8 +106,22 @@ export function numbers(name: string, value: unknown): Float32Array | Int32Array
 // The wasm object behind each public one. It stays alive after dispose(), so that late calls find a typed error.
 const raws = new WeakMap<object, unknown>();
 
-export function bind(object: object, raw: unknown): void {
+/** Binds a public object to its wasm object; `owned` is how a warning calls one whose GPU memory goes with its `dispose()` alone. */
+export function bind(object: object, raw: unknown, owned?: string): void {
   raws.set(object, raw);
+  if (owned) undisposed?.register(object, owned, object);
+}
+
+// With `Gpu.request({ debug: true })`: tells of what was dropped without dispose().
+let undisposed: FinalizationRegistry<string> | undefined;
+
+export function warnOfUndisposed(): void {
+  undisposed ??= new FinalizationRegistry((what) => console.warn(`lora-webgpu: ${what} was dropped without dispose(), and its GPU memory stays taken`));
+}
+
+/** What is freed by something else from now on. */
+export function handedOver(object: object): void {
+  undisposed?.unregister(object);
 }
 
 /** The wasm object behind `value`, which must be a `type`. */
@@ -71,8 +133,13 @@ export function unwrap<R>(name: string, type: { name: string; prototype: object 
   return raw as R;
 }
 
-/** Makes `object[Symbol.dispose]` do what `dispose()` does, where the engine has that symbol. */
+/** Lets `dispose()` end the watch, and makes `object[Symbol.dispose]` do what it does, where the engine has that symbol. */
 export function disposable(prototype: { dispose(): void }): void {
+  const { dispose } = prototype;
+  prototype.dispose = function () {
+    handedOver(this);
+    dispose.call(this);
+  };
   const symbol: symbol | undefined = (Symbol as { dispose?: symbol }).dispose;
   if (symbol) {
     Object.defineProperty(prototype, symbol, { value(this: { dispose(): void }) { this.dispose(); } });

@@ -1,4 +1,4 @@
-import { show } from "./check.js";
+import { callable, show } from "./check.js";
 import { LoraError } from "./error.js";
 
 /** What has a state to keep: a `Trainer`. */
@@ -128,6 +128,7 @@ export class Checkpoints {
    * fails otherwise; the checkpoint before is then still there.
    */
   save(trainer: Resumable): Promise<void> {
+    callable("trainer.saveState", (trainer as Resumable | undefined)?.saveState);
     const state = Promise.resolve(trainer.saveState()); // reads back from here on
     state.catch(() => {}); // awaited below, in order
     return this.#inTurn(async () => this.#write(await state));
@@ -138,6 +139,7 @@ export class Checkpoints {
    * undefined, and does nothing, in a new run. Rejects with code `checkpoint` where the state is of another training.
    */
   restore(trainer: Resumable): Promise<{ bitsMayDiffer: boolean; savedAt: Date } | undefined> {
+    callable("trainer.loadState", (trainer as Resumable | undefined)?.loadState);
     return this.#inTurn(async () => {
       const found = await this.#find();
       return found && { ...trainer.loadState(found.state), savedAt: new Date(found.savedAt) };

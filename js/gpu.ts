@@ -1,6 +1,6 @@
 import { RawGpu } from "./wasm/lora_webgpu.js";
 import { answering, platformObject } from "./adopt.js";
-import { bind, boolean, checkOptions, disposable, show } from "./check.js";
+import { bind, boolean, checkOptions, disposable, show, warnOfUndisposed } from "./check.js";
 import { LoraError } from "./error.js";
 import { Recording } from "./recording.js";
 import { init } from "./wasm.js";
@@ -25,6 +25,11 @@ export interface GpuOptions {
    * adapter's `subgroups` are always on: the kernels use them.
    */
   features?: readonly GpuFeature[];
+  /**
+   * Warn on the console of tensors, layers, models and the like that are dropped without `dispose()`, when the browser collects
+   * them: they keep their GPU memory. It counts for all that is made from then on. Default false.
+   */
+  debug?: boolean;
 }
 
 /** What the browser tells of the adapter. */
@@ -84,7 +89,7 @@ export class Gpu {
 
   private constructor(raw: RawGpu, device: Device, info: Adapter["info"]) {
     this.#raw = raw;
-    bind(this, raw);
+    bind(this, raw, "a Gpu");
     this.device = device as object as GPUDevice;
     this.features = new Set(device.features);
     this.lost = device.lost.then(({ reason, message }) => ({ reason, message }));
@@ -99,8 +104,9 @@ export class Gpu {
    * Rejects with code `no-webgpu`, `insecure-context`, `no-adapter`, `missing-feature` or `wasm-load`.
    */
   static async request(options: GpuOptions = {}): Promise<Gpu> {
-    checkOptions("Gpu.request", options, ["powerPreference", "forceFallbackAdapter", "features"]);
-    const { powerPreference, forceFallbackAdapter = false, features = [] } = options;
+    checkOptions("Gpu.request", options, ["powerPreference", "forceFallbackAdapter", "features", "debug"]);
+    const { powerPreference, forceFallbackAdapter = false, features = [], debug = false } = options;
+    if (boolean("debug", debug)) warnOfUndisposed();
     boolean("forceFallbackAdapter", forceFallbackAdapter);
     if (powerPreference !== undefined && powerPreference !== "low-power" && powerPreference !== "high-performance") {
       throw new LoraError("invalid-argument", `powerPreference: expected "low-power" or "high-performance", got ${show(powerPreference)}`);

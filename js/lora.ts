@@ -1,6 +1,6 @@
 import { RawAdapter, RawConfig, type RawFrozen, RawGrad, type RawGpu, RawLayer, type RawRecording, RawStart, type RawTensor, RawWeight } from "./wasm/lora_webgpu.js";
 import { FrozenLinear } from "./base.js";
-import { bind, boolean, checkOptions, disposable, finite, float32Array, integer, seedNumber, show, unwrap } from "./check.js";
+import { array, bind, boolean, checkOptions, disposable, finite, float32Array, handedOver, integer, seedNumber, show, text, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 import { Recording } from "./recording.js";
@@ -98,7 +98,7 @@ export class LoraWeight {
       start = computedStart(options, config);
       this.#raw = new RawWeight(unwrap<RawGpu>("gpu", Gpu, gpu), inFeatures, outFeatures, config);
     }
-    bind(this, this.#raw);
+    bind(this, this.#raw, (options as unknown) instanceof RawWeight ? undefined : "a LoraWeight");
     this.a = wrapTensor(this.#raw.a());
     this.b = wrapTensor(this.#raw.b());
     if (start) writeStart(this, start);
@@ -108,6 +108,7 @@ export class LoraWeight {
   static from(gpu: Gpu, tensors: { a: Tensor; b: Tensor }): LoraWeight {
     checkOptions("LoraWeight.from", tensors, ["a", "b"]);
     const [a, b] = [unwrap<RawTensor>("a", Tensor, tensors.a), unwrap<RawTensor>("b", Tensor, tensors.b)];
+    unwrap("gpu", Gpu, gpu);
     return new LoraWeight(gpu, RawWeight.from(a, b) as never);
   }
 
@@ -129,7 +130,7 @@ export class LoraGrad {
       (weight as unknown) instanceof RawGrad // a layer's own
         ? (weight as unknown as RawGrad)
         : new RawGrad(unwrap<RawGpu>("gpu", Gpu, gpu), unwrap<RawWeight>("weight", LoraWeight, weight));
-    bind(this, this.#raw);
+    bind(this, this.#raw, (weight as unknown) instanceof RawGrad ? undefined : "a LoraGrad");
     this.a = wrapTensor(this.#raw.a());
     this.b = wrapTensor(this.#raw.b());
   }
@@ -287,6 +288,7 @@ export class LoraLinear {
       [layer.#raw, layer.#gpu] = [other.#raw, other.#gpu];
       layer.#adapters.clear();
       bind(layer, other.#raw);
+      handedOver(other); // it is this one now
     };
   }
 
@@ -298,7 +300,7 @@ export class LoraLinear {
     const config = rawConfig(options);
     this.init = options.init ?? "peft";
     this.#gpu = gpu;
-    this.name = name === undefined ? undefined : String(name);
+    this.name = name === undefined ? undefined : text("name", name);
     this.inFeatures = integer("inFeatures", options.inFeatures);
     this.outFeatures = integer("outFeatures", options.outFeatures);
     if (base !== undefined) refuseBaseChange(options, "it in float32 as `weight`, got a base");
@@ -313,6 +315,7 @@ export class LoraLinear {
         throw new LoraError("shape", `base: expected [${expected.join(", ")}], got [${got.join(", ")}]`);
       }
       this.#raw = RawLayer.onBase(rawGpu, this.name, rawBase, config);
+      handedOver(base);
     } else {
       const frozen = new FrozenLinear(gpu, {
         inFeatures: this.inFeatures,
@@ -322,19 +325,20 @@ export class LoraLinear {
       });
       try {
         this.#raw = RawLayer.onBase(rawGpu, this.name, unwrap<RawFrozen>("base", FrozenLinear, frozen), config);
+        handedOver(frozen);
       } catch (error) {
         frozen.dispose();
         throw error;
       }
     }
-    bind(this, this.#raw);
+    bind(this, this.#raw, `the layer ${this.name === undefined ? "" : `\`${this.name}\` `}(LoraLinear)`);
     this.#options = { ...options };
     writeStart(this.weight, start);
   }
 
   /** The adapter of this name; without one the first active adapter, or else the first. */
   adapter(name?: string): LoraAdapter {
-    const chosen = name === undefined ? (this.active[0] ?? (this.#raw.adapters()[0] as string)) : String(name);
+    const chosen = name === undefined ? (this.active[0] ?? (this.#raw.adapters()[0] as string)) : text("adapter", name);
     const known = this.#adapters.get(chosen);
     if (known) return known;
     const adapter = new LoraAdapter(this.#gpu, chosen, this.#raw.adapter(chosen), this.#added.get(chosen) ?? this.#options);
@@ -352,8 +356,7 @@ export class LoraLinear {
     return this.#raw.active();
   }
   set active(names: readonly string[]) {
-    if (!Array.isArray(names)) throw new LoraError("invalid-argument", `active: expected an array of names, got ${show(names)}`);
-    this.#raw.setActive(names.map(String));
+    this.#raw.setActive(array("active", names, " of names").map((name) => text("active", name)));
   }
 
   /** Adds an adapter, which is not active yet. Its name must be a new one. */
@@ -374,9 +377,9 @@ export class LoraLinear {
 
   /** Takes an adapter away and frees its memory; not the only one, nor one that an optimizer updates. */
   removeAdapter(name: string): void {
-    this.#raw.removeAdapter(String(name));
-    this.#adapters.delete(String(name));
-    this.#added.delete(String(name));
+    this.#raw.removeAdapter(text("name", name));
+    this.#adapters.delete(name);
+    this.#added.delete(name);
   }
 
   /** A and B of the first active adapter. */
@@ -459,10 +462,7 @@ export class LoraLinear {
    * base's alone. Not for training.
    */
   forwardRows(rec: Recording, x: Tensor, adapters: readonly (string | null)[]): Tensor {
-    if (!Array.isArray(adapters)) {
-      throw new LoraError("invalid-argument", `adapters: expected an array of names, got ${show(adapters)}`);
-    }
-    const names = adapters.map((name) => (name === null ? "" : String(name)));
+    const names = array("adapters", adapters, " of names").map((name) => (name === null ? "" : text("adapters", name)));
     return wrapTensor(
       this.#raw.forwardRows(unwrap<RawRecording>("rec", Recording, rec), unwrap<RawTensor>("x", Tensor, x), names),
     );

@@ -1,7 +1,7 @@
 // Language models: loading, adapters, generation and training by token ids.
 import { RawAdapterConfig, type RawCausalLM, type RawGeneration, type RawGpu, RawLanguageTrainer, RawModelLoader } from "./wasm/lora_webgpu.js";
 import { compileAhead } from "./adopt.js";
-import { bind, boolean, checkOptions, disposable, finite, integer, seedNumber, show, unwrap } from "./check.js";
+import { bind, boolean, checkOptions, checkSignal, disposable, finite, ids, integer, seedNumber, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 import { type OptimizerSpec, rawOptions, type ScheduleSpec } from "./optim.js";
@@ -113,7 +113,7 @@ export class CausalLM {
   private constructor(gpu: Gpu, raw: RawCausalLM) {
     this.#gpu = gpu;
     this.#raw = raw;
-    bind(this, raw);
+    bind(this, raw, "a CausalLM");
     [this.vocabSize, this.maxPositions, this.layers, this.bytes] = raw.numbers() as unknown as [number, number, number, number];
     this.eosTokenIds = [...raw.eosTokenIds()];
   }
@@ -166,6 +166,7 @@ export class CausalLM {
     const tokens = integer("tokens", options.tokens);
     integer("batch", batch);
     boolean("checkpointing", checkpointing);
+    seedNumber(options.seed ?? 0);
     if (tokens > this.maxPositions) {
       throw new LoraError("invalid-argument", `tokens: expected at most the model's ${this.maxPositions} positions, got ${tokens}`);
     }
@@ -254,7 +255,8 @@ export class CausalLM {
     const names = ["maxTokens", "temperature", "topK", "topP", "repetitionPenalty", "stopTokenIds", "seed", "signal"];
     checkOptions("generate", options, names);
     const { maxTokens, temperature = 0, topK = 0, topP = 1, repetitionPenalty = 1, seed = 0, signal } = options;
-    const stop = new Set(ids("stopTokenIds", (options.stopTokenIds ?? this.eosTokenIds) as ArrayLike<number>));
+    checkSignal(signal);
+    const stop = new Set(ids("stopTokenIds", options.stopTokenIds ?? this.eosTokenIds));
     const generation: RawGeneration = this.#raw.generate(
       ids("prompt", prompt),
       integer("maxTokens", maxTokens),
@@ -463,14 +465,6 @@ function adapterConfig({ rank, alpha = rank, targetModules = [], modulesToSave =
   }
   const [r, a, d] = [integer("rank", rank), finite("alpha", alpha), finite("dropout", dropout)];
   return new RawAdapterConfig(r, a, [...targetModules], [...modulesToSave], d, flags + 8 * which);
-}
-
-function ids(name: string, values: ArrayLike<number>): Int32Array {
-  if (values instanceof Int32Array) return values;
-  if (!Array.isArray(values) && !ArrayBuffer.isView(values)) {
-    throw new LoraError("invalid-argument", `${name}: expected an array of token ids, got ${show(values)}`);
-  }
-  return Int32Array.from(values, (id) => integer(name, id, 0));
 }
 
 function checkExamples(name: string, examples: readonly TokenExample[], packTo: number): void {

@@ -1,5 +1,5 @@
 import { type RawGpu, type RawLayer, RawModules, RawNorm } from "./wasm/lora_webgpu.js";
-import { checkOptions, finite, float32Array, show, unwrap } from "./check.js";
+import { array, checkOptions, finite, float32Array, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { LoraLinear } from "./lora.js";
 
@@ -37,6 +37,7 @@ export function rmsNorm(options: { weight: Float32Array; eps?: number }): Networ
 
 /** `x + f(x)` of parts that keep the width. */
 export function residual(layers: readonly NetworkPart[]): NetworkPart {
+  array("layers", layers);
   return { kind: "residual", layers };
 }
 
@@ -47,7 +48,7 @@ const MAX_DEPTH = 64;
 
 /** The façade's list of modules; what it makes on the GPU goes into `made`. @internal */
 export function rawModules(gpu: RawGpu, layers: unknown, made: { destroy(): void }[], depth = 0): RawModules {
-  if (!Array.isArray(layers)) throw new LoraError("invalid-argument", `layers: expected an array, got ${show(layers)}`);
+  array("layers", layers);
   if (depth > MAX_DEPTH) {
     throw new LoraError("invalid-argument", `layers: expected residuals at most ${MAX_DEPTH} deep, got more, or one that contains itself`);
   }

@@ -1,5 +1,5 @@
 import { type RawGpu, type RawLayer, RawModules, RawOptimizer, RawOptions, type RawRecording } from "./wasm/lora_webgpu.js";
-import { bind, checkOptions, disposable, finite, integer, show, unwrap } from "./check.js";
+import { array, bind, checkOptions, disposable, finite, integer, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 import { LoraLinear, touchActive } from "./lora.js";
@@ -132,12 +132,12 @@ export class Optimizer {
   ) {
     checkOptions("Optimizer", options, ["layers", "optimizer", "schedule", "maxGradNorm"]);
     const { layers, optimizer, schedule, maxGradNorm } = options;
-    if (!Array.isArray(layers)) throw new LoraError("invalid-argument", `layers: expected an array of LoraLinear, got ${show(layers)}`);
+    array("layers", layers, " of LoraLinear");
     const rawGpu = unwrap<RawGpu>("gpu", Gpu, gpu);
     const list = new RawModules();
     for (const layer of layers) list.pushLinear(unwrap<RawLayer>("layers", LoraLinear, layer));
     this.#raw = new RawOptimizer(rawGpu, list, rawOptions(optimizer, schedule, maxGradNorm));
-    bind(this, this.#raw);
+    bind(this, this.#raw, "an Optimizer");
     layers.forEach(touchActive);
   }
 

@@ -1,7 +1,7 @@
 // Adapter files: PEFT's and others', read, written, converted, combined and merged. Nothing here needs a GPU but the layers
 // that are saved and filled.
 import { RawCombination, RawModulesToSave, RawPeft, RawPlain, safetensorsHeader } from "./wasm/lora_webgpu.js";
-import { boolean, checkOptions, finite, float32Array, integer, show } from "./check.js";
+import { array, boolean, callable, checkOptions, finite, float32Array, integer, json, oneOf, show, text } from "./check.js";
 import { LoraError } from "./error.js";
 import { changesBase, isFirst, LoraLinear, takenOut } from "./lora.js";
 import type { Tensor } from "./tensor.js";
@@ -82,7 +82,7 @@ async function bytesOf(what: string, source: unknown): Promise<Uint8Array> {
 
 async function configBytes(what: string, source: unknown): Promise<Uint8Array> {
   const plain = typeof source === "object" && source !== null && Object.getPrototypeOf(source) === Object.prototype;
-  return plain ? new TextEncoder().encode(JSON.stringify(source)) : bytesOf(what, source);
+  return plain ? new TextEncoder().encode(json(what, source)) : bytesOf(what, source);
 }
 
 const lastPart = (path: string): string => path.slice(path.lastIndexOf("/") + 1);
@@ -152,7 +152,11 @@ interface Sliceable {
 }
 
 async function piece(file: Sliceable, start: number, end: number): Promise<Uint8Array> {
-  return new Uint8Array(await file.slice(start, end).arrayBuffer());
+  try {
+    return new Uint8Array(await file.slice(start, end).arrayBuffer());
+  } catch (error) {
+    throw new LoraError("file", `the model: bytes ${start} to ${end} could not be read: ${String(error)}`);
+  }
 }
 
 /** The header of a safetensors file, of which no more than that is read. */
@@ -165,9 +169,13 @@ async function headerOf(file: Sliceable): Promise<Header> {
   return JSON.parse(safetensorsHeader("the model", start, file.size)) as Header;
 }
 
+const isSliceable = (source: unknown): source is Sliceable => {
+  const { slice, size } = (source ?? {}) as Partial<Sliceable>;
+  return typeof slice === "function" && typeof size === "number";
+};
+
 async function sliceable(what: string, source: unknown): Promise<Sliceable> {
-  const isFile = typeof source === "object" && source !== null && "slice" in source && "size" in source;
-  if (isFile) return source as Sliceable;
+  if (isSliceable(source)) return source;
   return new Blob([(await bytesOf(what, source)) as Uint8Array<ArrayBuffer>]);
 }
 
@@ -184,7 +192,15 @@ export async function modelModules(model: FileSource | readonly FileSource[]): P
 
 async function modulesJson(model: ModuleSource): Promise<string> {
   const given = list(model).every((entry) => typeof entry === "object" && entry !== null && "inFeatures" in entry);
-  return JSON.stringify(given ? model : await modelModules(model as FileSource));
+  if (!given) return JSON.stringify(await modelModules(model as FileSource));
+  for (const { name, kind, inFeatures, outFeatures, isOutputHead } of list(model) as ModelModule[]) {
+    text("name", name);
+    oneOf("kind", kind ?? "linear", ["linear", "embedding"]);
+    integer("inFeatures", inFeatures);
+    integer("outFeatures", outFeatures);
+    boolean("isOutputHead", isOutputHead ?? false);
+  }
+  return json("model", model);
 }
 
 /** One module's adapter in a {@link PeftAdapter}. */
@@ -202,6 +218,7 @@ export class PeftModule {
   readonly #values: (part: number) => Float32Array | undefined;
 
   constructor(described: object, values: (part: number) => Float32Array | undefined) {
+    callable("PeftModule", values); // made by loadPeft()
     Object.assign(this, described);
     this.#values = values;
   }
@@ -301,9 +318,7 @@ export class PeftAdapter {
   files(options: { dtype?: WeightType } = {}): PeftFiles {
     checkOptions("files", options, ["dtype"]);
     const { dtype = "float32" } = options;
-    if (!Object.hasOwn(DTYPES, dtype)) {
-      throw new LoraError("invalid-argument", `dtype: expected ${Object.keys(DTYPES).join(", ")}, got ${show(dtype)}`);
-    }
+    oneOf("dtype", dtype, Object.keys(DTYPES));
     const config = this.#raw.config();
     const weights = this.#raw.weights(DTYPES[dtype]);
     return { config, weights, zip: () => zip({ [CONFIG]: new TextEncoder().encode(config), [WEIGHTS]: weights }) };
@@ -312,9 +327,7 @@ export class PeftAdapter {
   /** What a format cannot hold of this adapter, each thing named; empty where nothing would be lost. */
   async canExport(format: ExportFormat | "peft", options: { modelConfig?: FileSource | object } = {}): Promise<string[]> {
     checkOptions("canExport", options, ["modelConfig"]);
-    if (!Object.hasOwn(FORMATS, format)) {
-      throw new LoraError("invalid-argument", `format: expected ${Object.keys(FORMATS).join(", ")}, got ${show(format)}`);
-    }
+    oneOf("format", format, Object.keys(FORMATS));
     const { modelConfig } = options;
     const config = modelConfig === undefined ? undefined : await configBytes("modelConfig", modelConfig);
     return this.#raw.cannotExport(FORMATS[format], config);
@@ -324,14 +337,14 @@ export class PeftAdapter {
   async toGguf(options: { modelConfig: FileSource | object; name?: string }): Promise<Uint8Array> {
     checkOptions("toGguf", options, ["modelConfig", "name"]);
     const { name } = options;
-    if (name !== undefined && typeof name !== "string") throw new LoraError("invalid-argument", `name: expected a string, got ${show(name)}`);
+    if (name !== undefined) text("name", name);
     return this.#raw.toGguf(await configBytes("modelConfig", options.modelConfig), options.name);
   }
 
   /** Kohya's file, keys beginning with `prefix`, by default `lora_unet`. */
   toKohya(options: { prefix?: string } = {}): Uint8Array {
     checkOptions("toKohya", options, ["prefix"]);
-    return this.#raw.toKohya(String(options.prefix ?? "lora_unet"));
+    return this.#raw.toKohya(text("prefix", options.prefix ?? "lora_unet"));
   }
 
   /** Hesper's binary file: q and v of each layer. */
@@ -366,6 +379,9 @@ export class PeftAdapter {
   applyTo(layers: readonly LoraLinear[], options: { adapter?: string; strict?: boolean } = {}): void {
     checkOptions("applyTo", options, ["adapter", "strict"]);
     const strict = boolean("strict", options.strict ?? true);
+    if (array("layers", layers).some((layer) => !(layer instanceof LoraLinear))) {
+      throw new LoraError("invalid-argument", "layers: expected LoraLinear and nothing else");
+    }
     const fits = this.modules.map((module) => {
       const layer = layers.find((layer) => layer.name === module.name);
       if (!layer) throw new LoraError("unmatched", `${module.name}: no layer has this name`);
@@ -442,10 +458,7 @@ export type OtherAdapter =
 export async function importAdapter(options: OtherAdapter): Promise<PeftAdapter> {
   const known = { gguf: ["modelConfig"], kohya: ["model"], mlx: ["config"], hesper: ["inFeatures", "qOutFeatures", "vOutFeatures"] };
   checkOptions("importAdapter", options, ["format", "file", ...Object.values(known).flat()]);
-  if (!Object.hasOwn(known, options.format)) {
-    const formats = Object.keys(known).join(", ");
-    throw new LoraError("invalid-argument", `format: expected ${formats}, got ${show(options.format)}`);
-  }
+  oneOf("format", options.format, Object.keys(known));
   checkOptions("importAdapter", options, ["format", "file", ...known[options.format]]);
   await init();
   const file = await bytesOf("file", options.file);
@@ -512,8 +525,9 @@ export async function makePeft(options: Omit<SavePeftOptions, "dtype">): Promise
   checkOptions("savePeft", options, ["layers", "adapter", "baseModel", "like", "plain", "config"]);
   const { layers, baseModel, like, config = {} } = options;
   const plain = boolean("plain", options.plain ?? false);
-  if (!Array.isArray(layers)) throw new LoraError("invalid-argument", `layers: expected an array, got ${show(layers)}`);
-  checkOptions("config", config, Object.keys(config));
+  array("layers", layers);
+  checkOptions("config", config, Object.keys(Object(config)));
+  if (like !== undefined) rawOf("like", like);
   await init();
   // All read-backs begin now, so that they see one state.
   const adapters = layers.filter((layer) => layer instanceof LoraLinear).map((layer) => layer.adapter(options.adapter));
@@ -542,8 +556,8 @@ export async function makePeft(options: Omit<SavePeftOptions, "dtype">): Promise
     raw.push(name, kinds.indexOf(kind), rank, finite("alpha", alpha), a, b, magnitude, loraBias);
     if (bias) raw.pushBias(name, bias);
   });
-  if (baseModel !== undefined) raw.set("base_model_name_or_path", JSON.stringify(String(baseModel)));
-  for (const [key, value] of Object.entries(fields)) raw.set(key, JSON.stringify(value) ?? "null");
+  if (baseModel !== undefined) raw.set("base_model_name_or_path", JSON.stringify(text("baseModel", baseModel)));
+  for (const [key, value] of Object.entries(fields)) raw.set(key, json(`config.${key}`, value));
   return made(like === undefined ? raw.finish() : raw.finishLike(rawOf("like", like)));
 }
 
@@ -605,8 +619,8 @@ export async function combine(
 ): Promise<PeftAdapter> {
   checkOptions("combine", options, ["type", "rank"]);
   const types = ["linear", "cat", "svd"], { type = "cat", rank } = options;
-  if (!types.includes(type)) throw new LoraError("invalid-argument", `type: expected ${types.join(", ")}, got ${show(type)}`);
-  if (!Array.isArray(adapters)) throw new LoraError("invalid-argument", `adapters: expected an array, got ${show(adapters)}`);
+  oneOf("type", type, types);
+  array("adapters", adapters);
   await init();
   const raw = new RawCombination();
   for (const entry of adapters) {
@@ -636,11 +650,15 @@ export async function mergeInto(
   options: { adapter: PeftAdapter; model: readonly Sliceable[] },
   write: (index: number, bytes: Uint8Array) => Promise<void>,
 ): Promise<void> {
+  checkOptions("mergeInto", options, ["adapter", "model"]);
   const raw = rawOf("adapter", options.adapter);
-  const headers = await Promise.all(options.model.map(headerOf));
+  callable("write", write);
+  const model = array("model", options.model, " of files") as readonly Sliceable[];
+  for (const file of model) if (!isSliceable(file)) throw new LoraError("invalid-argument", `model: expected files, got ${show(file)}`);
+  const headers = await Promise.all(model.map(headerOf));
   checkMerged(raw, headers);
   for (const [i, header] of headers.entries()) {
-    const file = options.model[i] as Sliceable;
+    const file = model[i] as Sliceable;
     for await (const part of mergedPieces(raw, file, header)) {
       if (part instanceof Uint8Array) {
         await write(i, part);

@@ -1,6 +1,6 @@
 import { type RawGpu, type RawGrad, RawRecording, type RawTensor, type RawWeight } from "./wasm/lora_webgpu.js";
 import { compileAhead } from "./adopt.js";
-import { bind, checkOptions, finite, unwrap } from "./check.js";
+import { bind, callable, checkOptions, finite, unwrap } from "./check.js";
 import { Gpu } from "./gpu.js";
 import { LoraGrad, LoraWeight } from "./lora.js";
 import { crossEntropy } from "./loss.js";
@@ -35,6 +35,7 @@ export class Recording {
    * {@link submit} would do one after the other. `onProgress` hears of each that is done.
    */
   async compile(onProgress?: (done: number, total: number) => void): Promise<void> {
+    if (onProgress !== undefined) callable("onProgress", onProgress);
     await compileAhead(this.#gpu.device, (keep) => void this.#raw.compile(keep), onProgress);
   }
 

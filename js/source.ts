@@ -1,6 +1,6 @@
 // Where models come from: files, folders, addresses, the Hub.
 import type { RawModelLoader } from "./wasm/lora_webgpu.js";
-import { boolean, checkOptions, show } from "./check.js";
+import { boolean, callable, checkOptions, checkSignal, json, oneOf, show, text } from "./check.js";
 import { LoraError } from "./error.js";
 
 /** A file's bytes, or a file of the user's, which is read in pieces. */
@@ -75,14 +75,15 @@ export function checkSource(source: ModelSource): void {
   for (const name of ["revision", "endpoint", "cache"] as const) {
     if (source.hub === undefined && source[name] !== undefined) throw wrong(name, "none without hub", source[name]);
   }
+  for (const name of ["hub", "revision", "endpoint"] as const) if (source[name] !== undefined) text(name, source[name]);
   if (source.hub !== undefined && !/^\w[\w.-]*(\/\w[\w.-]*)?$/.test(source.hub)) throw wrong("hub", '"org/name"', source.hub);
   const { dtype = "as-is" } = source;
-  if (!["as-is", "f32", "q8_0"].includes(dtype)) throw wrong("dtype", '"as-is", "f32" or "q8_0"', dtype);
+  oneOf("dtype", dtype, ["as-is", "f32", "q8_0"]);
   boolean("cache", source.cache ?? true);
   for (const name of ["fetch", "onProgress"] as const) {
-    if (source[name] !== undefined && typeof source[name] !== "function") throw wrong(name, "a function", source[name]);
+    if (source[name] !== undefined) callable(name, source[name]);
   }
-  if (source.signal !== undefined && typeof source.signal?.throwIfAborted !== "function") throw wrong("signal", "an AbortSignal", source.signal);
+  checkSignal(source.signal);
 }
 
 /** An address, absolute or of a page relative to it. */
@@ -112,7 +113,7 @@ function nearestFolder(files: readonly File[]): Map<string, File> {
 async function commitOf({ hub, endpoint = "https://huggingface.co", revision = "main", cache = true, signal, ...source }: ModelSource): Promise<string> {
   if (/^[0-9a-f]{40}$/.test(revision)) return revision;
   const url = `${endpoint}/api/models/${hub}/revision/${encodeURIComponent(revision)}`;
-  const answer = await (source.fetch ?? fetch)(url, { signal: signal ?? null }).catch(() => undefined);
+  const answer = await asked({ ...source, ...(signal && { signal }) }, url).catch(() => undefined);
   signal?.throwIfAborted();
   const info = answer?.ok ? ((await answer.json().catch(() => ({}))) as { sha?: unknown }) : {};
   const place = cache ? await cached(url) : undefined;
@@ -153,6 +154,13 @@ async function opener(source: ModelSource): Promise<Open> {
   return async (name) => files.get(name);
 }
 
+/** What a server answers; from a function of the caller's, which may do anything. */
+async function asked({ fetch: own, signal }: ModelSource, url: string): Promise<Response> {
+  const answer: unknown = await (own ?? fetch)(url, { signal: signal ?? null });
+  if (typeof answer !== "object" || answer === null) throw wrong("fetch", "a function that gives a Response", answer);
+  return answer as Response;
+}
+
 /** A file from an address; undefined where the server has none. */
 async function download(source: ModelSource, url: string, name: string, keep: boolean): Promise<Blob | undefined> {
   const { signal, onProgress } = source;
@@ -160,7 +168,7 @@ async function download(source: ModelSource, url: string, name: string, keep: bo
   const kept = await place?.getFile();
   if (kept && kept.size > 0) return kept;
   const failed = (why: string) => new LoraError("file", `${name}: ${why} from ${url}`);
-  const response = await (source.fetch ?? fetch)(url, { signal: signal ?? null }).catch((error: unknown) => {
+  const response = await asked(source, url).catch((error: unknown) => {
     signal?.throwIfAborted();
     throw failed(String(error));
   });
@@ -212,6 +220,7 @@ export async function clearModelCache(): Promise<void> {
 /** One file of a model's folder or of the Hub's, such as `tokenizer.json`; undefined where there is none. */
 export async function modelFile(source: ModelSource, name: string): Promise<ModelFile | undefined> {
   checkSource(source);
+  text("name", name);
   return (await opener(source.hub === undefined && source.folder === undefined ? { folder: [] } : source))(name);
 }
 
@@ -277,7 +286,7 @@ export async function configBytes(config: unknown, fetched?: (file: URL) => Prom
   if (isFile(config)) return slice(config, 0, length(config));
   if (typeof config !== "string" && (typeof config !== "object" || config === null)) throw wrong("config", "config.json or its object", config);
   if (typeof config === "string" && fetched && !config.trimStart().startsWith("{")) return configBytes(await fetched(new URL(addressOf("config", config))));
-  return new TextEncoder().encode(typeof config === "string" ? config : JSON.stringify(config));
+  return new TextEncoder().encode(typeof config === "string" ? config : json("config", config));
 }
 
 /** Calls `parse` with the beginning of a file: with more of it as long as it is not enough. */

@@ -1,6 +1,6 @@
 import { type RawGpu, RawTensor } from "./wasm/lora_webgpu.js";
 import { answering, platformObject } from "./adopt.js";
-import { bind, checkOptions, disposable, integer, numbers, show, unwrap } from "./check.js";
+import { array, bind, checkOptions, disposable, integer, numbers, oneOf, show, text, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 
@@ -36,8 +36,7 @@ export interface BufferOptions {
 const buffers = new WeakMap<object, number>();
 
 function dimensions(shape: readonly number[]): Uint32Array {
-  if (!Array.isArray(shape)) throw new LoraError("invalid-argument", `shape: expected an array of integers, got ${show(shape)}`);
-  return Uint32Array.from(shape, (d) => integer("shape", d));
+  return Uint32Array.from(array("shape", shape, " of integers"), (d) => integer("shape", d));
 }
 
 /** Tensors that were written by hand, or trained. @internal */
@@ -58,7 +57,7 @@ export class Tensor {
       const { shape, data, label = "tensor" } = options;
       const size = dimensions(shape);
       if (data !== undefined) numbers("data", data);
-      this.#raw = new RawTensor(unwrap<RawGpu>("gpu", Gpu, gpu), String(label), size, data instanceof Int32Array);
+      this.#raw = new RawTensor(unwrap<RawGpu>("gpu", Gpu, gpu), text("label", label), size, data instanceof Int32Array);
       if (data !== undefined) {
         try {
           this.#raw.write(data);
@@ -68,9 +67,9 @@ export class Tensor {
         }
       }
     }
-    bind(this, this.#raw);
     this.shape = Object.freeze(Array.from(this.#raw.shape()));
     this.label = this.#raw.label();
+    bind(this, this.#raw, (options as unknown) instanceof RawTensor ? undefined : `the tensor \`${this.label}\``);
   }
 
   /**
@@ -90,15 +89,13 @@ export class Tensor {
     if (!Number.isSafeInteger(byteOffset) || byteOffset < 0) {
       throw new LoraError("invalid-argument", `byteOffset: expected an integer of at least 0, got ${show(byteOffset)}`);
     }
-    if (dtype !== "float32" && dtype !== "int32") {
-      throw new LoraError("invalid-argument", `dtype: expected "float32" or "int32", got ${show(dtype)}`);
-    }
+    oneOf("dtype", dtype, ["float32", "int32"]);
     const theirs = buffer as object as { size: number; usage: number; mapState?: string };
     if (theirs.mapState !== undefined && theirs.mapState !== "unmapped") {
       throw new LoraError("invalid-argument", `buffer: expected one that is not mapped, for the GPU to use; got one that is ${theirs.mapState}`);
     }
     const raw = answering(gpu.device, "createBuffer", () => buffer, () =>
-      RawTensor.adopt(rawGpu, String(label), size, dtype === "int32", theirs.size, theirs.usage, byteOffset, buffers.get(buffer)),
+      RawTensor.adopt(rawGpu, text("label", label), size, dtype === "int32", theirs.size, theirs.usage, byteOffset, buffers.get(buffer)),
     );
     buffers.set(buffer, raw.storageId());
     return wrapTensor(raw);

@@ -1,5 +1,5 @@
 // From texts to token ids and labels. Tokenising itself is the tokenizer's: a function is asked for.
-import { checkOptions, integer, show } from "./check.js";
+import { array, callable, checkOptions, ids as tokenIds, integer, show, text as string } from "./check.js";
 import { LoraError } from "./error.js";
 
 /** One message of a chat. */
@@ -59,7 +59,7 @@ const IGNORED = -100;
  * Empty lines are passed over; lines that are none of these are told by their number, and the rest is read.
  */
 export function parseJsonl(text: string): { examples: TextExample[]; errors: LineError[] } {
-  if (typeof text !== "string") throw new LoraError("invalid-argument", `text: expected a string, got ${show(text)}`);
+  string("text", text);
   const examples: TextExample[] = [];
   const errors: LineError[] = [];
   text.replace(/^\uFEFF/, "").split(/\r\n|\n|\r/).forEach((content, i) => {
@@ -107,7 +107,8 @@ export function tokenizeExamples(examples: readonly TextExample[], options: Toke
   checkOptions("tokenizeExamples", options, ["encode", "maxTokens", "bosTokenId", "eosTokenId", "chatTemplate"]);
   const { encode, maxTokens, bosTokenId, eosTokenId, chatTemplate } = options;
   integer("maxTokens", maxTokens, 2); // the first token is predicted by none
-  if (typeof encode !== "function") throw new LoraError("invalid-argument", `encode: expected a function, got ${show(encode)}`);
+  array("examples", examples);
+  callable("encode", encode);
   for (const [name, id] of Object.entries({ bosTokenId, eosTokenId })) if (id !== undefined) integer(name, id, 0);
   const result: TokenizedExamples = { examples: [], truncated: 0, tokensDropped: 0, dropped: [] };
   examples.forEach((given, index) => {
@@ -115,7 +116,7 @@ export function tokenizeExamples(examples: readonly TextExample[], options: Toke
     const labels: number[] = ids.map(() => IGNORED);
     const add = (text: string, learned: boolean) => {
       if (text === "") return;
-      for (const id of encode(text)) {
+      for (const id of tokenIds("encode", encode(text))) {
         ids.push(id);
         labels.push(learned ? id : IGNORED);
       }
@@ -161,7 +162,7 @@ function addChat(
 ): void {
   let written = "";
   const extend = (text: string, learned: boolean) => {
-    if (!text.startsWith(written)) {
+    if (!string("chatTemplate", text).startsWith(written)) {
       throw new LoraError("invalid-argument", `chatTemplate: writes the beginning of examples[${index}] otherwise once more messages follow, so that its replies cannot be told apart`);
     }
     add(text.slice(written.length), learned);
@@ -182,7 +183,7 @@ export function chunkTokens(ids: ArrayLike<number>, options: { length: number; s
   checkOptions("chunkTokens", options, ["length", "stride"]);
   const length = integer("length", options.length, 2);
   const stride = integer("stride", options.stride ?? length);
-  const all = Int32Array.from(ids);
+  const all = tokenIds("ids", ids);
   const chunks: TokenExample[] = [];
   for (let start = 0; start + 2 <= all.length; start += stride) {
     const inputIds = all.slice(start, start + length);

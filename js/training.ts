@@ -1,6 +1,6 @@
 // What the trainers of layers and of language models share: the way through the data, records, states, and who waits for whom.
 import type { RawGpu } from "./wasm/lora_webgpu.js";
-import { bind, checkOptions, disposable, integer, show, unwrap } from "./check.js";
+import { bind, callable, checkOptions, checkSignal, disposable, integer, show, unwrap } from "./check.js";
 import { Checkpoints } from "./checkpoints.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
@@ -135,7 +135,7 @@ export abstract class Training<B> {
   /** @internal */
   protected constructor(gpu: Gpu, raw: RawTraining, accumulation: number) {
     [this.gpu, this.raw, this.#accumulation] = [gpu, raw, accumulation];
-    bind(this, raw);
+    bind(this, raw, `a ${new.target.name}`);
   }
 
   /** Submits a step over these batches, its update before this resolves; `submitted` is the GPU's answer. @internal */
@@ -503,13 +503,6 @@ function load(raw: RawTraining, bytes: Uint8Array): { place: Place; bitsMayDiffe
   return { place, bitsMayDiffer };
 }
 
-function checkSignal(signal: unknown): void {
-  const { aborted, addEventListener } = (signal ?? {}) as Partial<AbortSignal>; // perhaps of another window
-  if (signal !== undefined && (typeof aborted !== "boolean" || typeof addEventListener !== "function")) {
-    throw new LoraError("invalid-argument", `signal: expected an AbortSignal, got ${show(signal)}`);
-  }
-}
-
 function checkCheckpoints(checkpoints: RunOptions["checkpoints"]): void {
   if (checkpoints === undefined) return;
   checkOptions("checkpoints", checkpoints, ["run", "every", "onError"]);
@@ -518,9 +511,7 @@ function checkCheckpoints(checkpoints: RunOptions["checkpoints"]): void {
   if (run !== undefined && !(run instanceof Checkpoints)) {
     throw new LoraError("invalid-argument", `checkpoints.run: expected Checkpoints, got ${show(run)}`);
   }
-  if (onError !== undefined && typeof onError !== "function") {
-    throw new LoraError("invalid-argument", `checkpoints.onError: expected a function, got ${show(onError)}`);
-  }
+  if (onError !== undefined) callable("checkpoints.onError", onError);
 }
 
 // Whom to wake when a device is lost: a promise keeps whatever waits for it, and `lost` is there as long as the device.

@@ -51,7 +51,7 @@ async function load(source?: WasmSource | Promise<Response>): Promise<void> {
     throw new LoraError("wasm-load", `the wasm could not be started: ${String(error)}`);
   }
   // Errors about files speak of their keys.
-  const plain: LoraErrorCode[] = ["file", "incomplete", "unmatched", "unsupported"];
+  const plain: LoraErrorCode[] = ["checkpoint", "file", "incomplete", "unmatched", "unsupported"];
   setUp((code: LoraErrorCode, message: string) => new LoraError(code, plain.includes(code) ? message : camelCase(message)));
 }
 

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 import { chrome } from "../../scripts/lib.mjs";
+import { record } from "../../scripts/reliability.mjs";
 
 // The last ones keep Chromium from calling home.
 const ARGS = [
@@ -48,4 +49,10 @@ export async function onPage(browser, url, { init, viewport = { width: 1600, hei
   } finally {
     await own.close();
   }
+}
+
+/** Prints figures, and keeps them for docs/reliability.md where that is asked for: npm run test:soak. */
+export function figures(name, values) {
+  console.log(`# ${name}: ${JSON.stringify(values)}`);
+  if (process.env.LORA_RECORD) record("runs", { [name]: values });
 }

@@ -326,7 +326,7 @@ test("files that contradict themselves are errors that name the thing, or notes"
 
   const layer = { name: "fc", rank: 2, a: new Float32Array(6), b: new Float32Array(8) };
   for (const [what, layers, code, word] of [
-    ["no name", [{ ...layer, name: "" }], "invalid-argument", "name"], ["one name twice", [layer, layer], "file", "fc"], ["a list", [layer.a], "unknown-option", ""],
+    ["no name", [{ ...layer, name: "" }], "invalid-argument", "name"], ["one name twice", [layer, layer], "file", "fc"], ["a list", [layer.a], "invalid-argument", "options"],
     ["a rank that does not divide", [{ ...layer, rank: 4 }], "file", "fc"], ["rank 0", [{ ...layer, rank: 0 }], "invalid-argument", "rank"], ["alpha NaN", [{ ...layer, alpha: NaN }], "invalid-argument", "alpha"],
     ["a short magnitude", [{ ...layer, magnitude: new Float32Array(3) }], "file", "fc"], ["numbers of another kind", [{ ...layer, a: [1] }], "invalid-argument", "a"], ["another option", [{ ...layer, beta: 1 }], "unknown-option", "beta"],
     ["none", 3, "invalid-argument", "layers"],

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { root } from "../../scripts/lib.mjs";
 import { serve } from "../../scripts/start.mjs";
-import { launch, onPage } from "./browser.mjs";
+import { figures, launch, onPage } from "./browser.mjs";
 
 let browser, server;
 before(async () => {
@@ -110,6 +110,7 @@ inPage("a device lost at any stage of a step: everything pending ends, and the r
     const after = ["success", ...Array(4).fill("device-lost")];
     assert.deepEqual(rest, { case: rest.case, ended: "device-lost", after, bitsMayDiffer: false, same: true, end: 0 });
   }
+  figures("trainer's device lost", { stages: results.length, hangs: results.filter(({ ended, pending, after }) => [ended, ...pending, ...after].includes("hangs")).length, sameBits: results.filter(({ same }) => same).length });
   assert.ok(results.length === CASES.length && results.some(({ pending }) => pending.includes("device-lost")));
 });
 

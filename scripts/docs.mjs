@@ -6,7 +6,7 @@ import { main, root } from "./lib.mjs";
 import { rustItems } from "./rust-docs.mjs";
 import { docs, site } from "../www/text.js";
 
-const PAGES = ["quick-start", "how-it-works", "numerics", "performance", "interop", "troubleshooting"];
+const PAGES = ["quick-start", "how-it-works", "numerics", "performance", "reliability", "interop", "troubleshooting"];
 const out = join(root, "www/docs");
 const escape = (text) => text.replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
 const slug = (text) => text.toLowerCase().replace(/<[^>]*>|&\w+;|`/g, "").replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "");

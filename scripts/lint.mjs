@@ -1,7 +1,8 @@
 // What is right or wrong without running the code: formatting, lints, documentation, the crate's package, licences.
-import { readFileSync, readdirSync } from "node:fs";
-import { join } from "node:path";
+import { existsSync, readFileSync, readdirSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { capture, root, run, rust, seconds, stop, target } from "./lib.mjs";
+import { stale } from "./reliability.mjs";
 import { lintTools } from "./setup.mjs";
 
 const text = (path) => readFileSync(join(root, path), "utf8");
@@ -77,6 +78,32 @@ function figures() {
   return speed ? numbers(speed).filter((number) => !known.has(number)).map((number) => `README.md's Speed: docs/performance.md has no ${number}`) : ["README.md has no section Speed"];
 }
 
+// Links of documents within the project lead somewhere, to a heading where they name one.
+const slug = (heading) => heading.toLowerCase().replace(/[^\p{L}\p{N} _-]/gu, "").replaceAll(" ", "-");
+function links() {
+  const faults = [], documents = capture("git", ["ls-files", "*.md"])?.split("\n") ?? stop("git does not list the documents.");
+  const body = (path) => text(path).replace(/^```[^]*?^```/gm, "");
+  for (const path of documents) {
+    for (const [, target] of body(path).matchAll(/\]\(([^)\s]+)\)/g)) {
+      if (/^[a-z]+:/.test(target)) continue;
+      const [file, heading] = target.split("#");
+      const own = file ? join(dirname(path), decodeURIComponent(file)) : path;
+      if (!existsSync(join(root, own))) faults.push(`${path}: there is no ${target}`);
+      else if (heading && own.endsWith(".md") && ![...body(own).matchAll(/^#+ (.+)$/gm)].some(([, words]) => slug(words) === heading)) faults.push(`${path}: ${own} has no heading #${heading}`);
+    }
+  }
+  return faults;
+}
+
+// The compiler is one that the crate promises to be enough; whether it is the oldest of those is said.
+function minimum(pair) {
+  const promised = text("Cargo.toml").match(/^rust-version = "([\d.]+)"/m)[1];
+  const [least, own] = [promised, pair.version].map((version) => Number(version.split(".")[1]));
+  if (own < least) return [`rust-version is ${promised}, and this is ${pair.version}`];
+  console.log(own === least ? `  rust-version ${promised} is what runs here` : `  NOT TESTED: rust-version ${promised} (this is ${pair.version})`);
+  return [];
+}
+
 // A check that cannot fail is none: what the two rules of our own must let through and must catch.
 function rules() {
   const right = ["fn f(\n    a: u32,\n) {\n    g(h(\n        a));\n} // }\n"];
@@ -104,6 +131,9 @@ export async function lint() {
     "WGSL's and licences' rules": rules,
     WGSL: () => shaders.flatMap((path) => wgslFaults(text(path)).map((fault) => `${path}: ${fault}`)),
     "the README's figures": figures,
+    "docs/reliability.md": stale,
+    "links of documents": links,
+    "the minimum Rust version": () => minimum(pair),
     licences: () => licences(pair),
   };
   const result = { code: 0, passed: 0, failed: 0 };

@@ -113,6 +113,12 @@ const sections = {
     const [first, second] = [await native("--test", "smollm2", "--", "--ignored", "--nocapture"), await node(args, "tests/model")];
     return { code: first.code || second.code, passed: first.passed + second.passed, failed: first.failed + second.failed, idle: second.idle };
   },
+  // 10,000 steps, and the figures of docs/reliability.md.
+  async soak(...args) {
+    await (built ??= build());
+    const files = ["recover", "reliability"].map((name) => join(root, `tests/e2e/${name}.test.mjs`));
+    return watch(process.execPath, ["--test", "--test-reporter=spec", "--test-concurrency=1", ...args, ...files], { CHROME: chrome(), LORA_SOAK_STEPS: "10000", LORA_RECORD: "1" });
+  },
   packages: (...args) => node(args, "tests/package"),
   package: (...args) => node(args, "tests/package", "tests/package/long"), // with those that are too long for npm test
 };

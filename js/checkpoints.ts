@@ -84,12 +84,18 @@ export class Checkpoints {
       const runs: CheckpointInfo[] = [];
       for await (const [entry, folder] of await root()) {
         if (folder.kind !== "directory" || !entry.endsWith(SUFFIX)) continue;
-        const name = decodeURIComponent(entry.slice(0, -SUFFIX.length));
+        const name = nameOf(entry);
+        if (name === undefined) continue;
         let [bytes, savedAt] = [0, 0];
         for await (const [, handle] of folder as FileSystemDirectoryHandle) {
-          const file = await (handle as FileSystemFileHandle).getFile();
-          bytes += file.size;
-          savedAt = Math.max(savedAt, parse(await file.slice(0, HEADER).arrayBuffer())?.savedAt ?? 0);
+          try {
+            const file = await (handle as FileSystemFileHandle).getFile();
+            bytes += file.size;
+            savedAt = Math.max(savedAt, parse(await file.slice(0, HEADER).arrayBuffer())?.savedAt ?? 0);
+          } catch (error) {
+            // A training in a worker writes it anew just now.
+            if (!["NotFoundError", "NotReadableError"].includes((error as DOMException).name)) throw error;
+          }
         }
         runs.push({ name, bytes, savedAt: savedAt > 0 ? new Date(savedAt) : undefined, inUse: held.has(lockName(name)) });
       }
@@ -234,6 +240,15 @@ function lock(name: string): Promise<() => void> {
       reject(late ? inUse() : storageError(error));
     });
   });
+}
+
+/** A run's name, of a folder that is one. */
+function nameOf(entry: string): string | undefined {
+  try {
+    return decodeURIComponent(entry.slice(0, -SUFFIX.length));
+  } catch {
+    return undefined; // somebody else's
+  }
 }
 
 function entryName(name: unknown): string {

@@ -107,8 +107,10 @@ function tokenizerOf(metadata: ReadonlyMap<string, GgufValue>): Omit<GgufInfo, "
   const types = get("token_type") === undefined ? [] : list<number>("token_type", "number");
   const vocab: Record<string, number> = Object.create(null);
   tokens.forEach((token, id) => (vocab[token] ??= id));
+  // Where the file does not say, llama.cpp has ids of SentencePiece's own, and a beginning of text for it and for Llama 3.
+  const ids: Readonly<Record<string, number>> = model === "llama" ? { unknown: 0, bos: 1, eos: 2 } : {};
   const token = (name: string): string | undefined => {
-    const id = get(`${name}_token_id`);
+    const id = get(`${name}_token_id`) ?? ids[name];
     return typeof id === "number" ? tokens[id] : undefined;
   };
   // 3: control tokens, 4: such as users add.
@@ -145,7 +147,8 @@ function tokenizerOf(metadata: ReadonlyMap<string, GgufValue>): Omit<GgufInfo, "
   }
   const [bos, eos] = [token("bos"), token("eos")];
   const single = [{ Sequence: { id: "A", type_id: 0 } }];
-  const special = bos !== undefined && get("add_bos_token") === true ? [{ SpecialToken: { id: bos, type_id: 0 } }] : [];
+  const begins = get("add_bos_token") ?? (model === "llama" || get("pre") === "llama-bpe");
+  const special = bos !== undefined && begins === true ? [{ SpecialToken: { id: bos, type_id: 0 } }] : [];
   const ends = eos !== undefined && get("add_eos_token") === true ? [{ SpecialToken: { id: eos, type_id: 0 } }] : [];
   const special_tokens = Object.fromEntries(
     [...special, ...ends].map(({ SpecialToken: { id } }) => [id, { id, ids: [vocab[id]], tokens: [id] }]),

@@ -13,9 +13,10 @@ export type FileSource = string | URL | Blob | ArrayBuffer | Uint8Array;
 
 /**
  * Where an adapter comes from: the address of its folder, a zip of it (address, Blob or bytes), the files that a user chose or
- * dropped (of several folders with an adapter the one nearest to the top), or its two files. A `config` can also be the object itself.
+ * dropped (of several folders with an adapter the one nearest to the top), or its two files, as {@link savePeft} gives them. A
+ * `config` can also be the object itself or its JSON text.
  */
-export type PeftSource = FileSource | Iterable<File> | { config: FileSource | object; weights: FileSource };
+export type PeftSource = FileSource | Iterable<File> | { config: FileSource | object; weights: FileSource; zip?: unknown };
 
 /** A linear module or an embedding of a model. */
 export interface ModelModule {
@@ -81,6 +82,7 @@ async function bytesOf(what: string, source: unknown): Promise<Uint8Array> {
 }
 
 async function configBytes(what: string, source: unknown): Promise<Uint8Array> {
+  if (typeof source === "string" && source.trimStart().startsWith("{")) return new TextEncoder().encode(source);
   const plain = typeof source === "object" && source !== null && Object.getPrototypeOf(source) === Object.prototype;
   return plain ? new TextEncoder().encode(json(what, source)) : bytesOf(what, source);
 }
@@ -135,7 +137,7 @@ async function peftFiles(source: unknown): Promise<[config: Uint8Array, weights:
     const wanted = files.filter(({ name }) => name === CONFIG || name === WEIGHTS);
     return both(...pick(wanted.map((file) => [file.webkitRelativePath || file.name, file]), "the files"));
   }
-  checkOptions("the adapter", source, ["config", "weights"]);
+  checkOptions("the adapter", source, ["config", "weights", "zip"]); // `zip` of savePeft()
   const { config, weights } = source as { config: unknown; weights: unknown };
   return both(config, weights);
 }
@@ -374,7 +376,7 @@ export class PeftAdapter {
   /**
    * Writes the adapter into layers of the same names, to be used or trained on: A, B, magnitudes and biases, and the scaling. The
    * layers must have been made with its ranks and variants. Throws code `unmatched` where a module has no layer or, unless
-   * `strict` is false, a layer no module; `shape` where the two differ.
+   * `strict` is false, a layer no module or another tensor no place; `shape` where the two differ. Writes all of it or nothing.
    */
   applyTo(layers: readonly LoraLinear[], options: { adapter?: string; strict?: boolean } = {}): void {
     checkOptions("applyTo", options, ["adapter", "strict"]);
@@ -382,10 +384,12 @@ export class PeftAdapter {
     if (array("layers", layers).some((layer) => !(layer instanceof LoraLinear))) {
       throw new LoraError("invalid-argument", "layers: expected LoraLinear and nothing else");
     }
+    const { init_lora_weights: init } = this.config;
+    const rest = new Map(this.tensors.map((tensor) => [tensor.name, tensor]));
     const fits = this.modules.map((module) => {
       const layer = layers.find((layer) => layer.name === module.name);
       if (!layer) throw new LoraError("unmatched", `${module.name}: no layer has this name`);
-      const adapter = layer.adapter(options.adapter), { init_lora_weights: init } = this.config;
+      const adapter = layer.adapter(options.adapter);
       if ((changesBase(layer.init) || this.changesBase) && layer.init !== init) {
         throw new LoraError("unmatched", `${module.name}: expected a layer of the file's init, ${String(init)}, got ${layer.init}; see toPlain()`);
       }
@@ -395,25 +399,27 @@ export class PeftAdapter {
       const got = `rank ${adapter.rank}, ${layer.outFeatures}×${layer.inFeatures}`;
       const expected = `rank ${module.rank}, ${module.outFeatures}×${module.inFeatures}`;
       if (got !== expected) throw new LoraError("shape", `\`${module.name}\`: expected a layer of ${expected}, got ${got}`);
+      const parts = { magnitude: module.magnitude, loraBias: module.loraBias };
       for (const part of ["magnitude", "loraBias"] as const) {
-        if ((module[part] === undefined) !== (adapter[part] === undefined)) {
-          const has = module[part] === undefined ? "has no" : "has a";
+        if ((parts[part] === undefined) !== (adapter[part] === undefined)) {
+          const has = parts[part] === undefined ? "has no" : "has a";
           throw new LoraError("unmatched", `${module.name}: the file ${has} ${part}, unlike the layer`);
         }
       }
-      return { module, layer, adapter };
+      const key = `${module.name}.base_layer.bias`, bias = adapter.baseBias && rest.get(key)?.values();
+      if (bias) rest.delete(key);
+      return { module, adapter, parts, bias };
     });
     const extra = layers.find((layer) => !this.modules.some((module) => module.name === layer.name));
     if (strict && extra) throw new LoraError("unmatched", `the layer ${extra.name ?? "without a name"} is not in the adapter`);
-    for (const { module, adapter } of fits) {
+    const [left] = rest.keys();
+    if (strict && left !== undefined) throw new LoraError("unmatched", `${left}: no layer takes it; expected one made with trainBias for a bias, none for other tensors`);
+    for (const { module, adapter, parts, bias } of fits) {
       adapter.weight.a.write(module.a);
       adapter.weight.b.write(module.b);
-      for (const part of ["magnitude", "loraBias"] as const) {
-        const values = module[part];
-        if (values) adapter[part]?.value.write(values);
-      }
-      const bias = this.tensors.find((t) => t.name === `${module.name}.base_layer.bias`);
-      if (bias) adapter.baseBias?.value.write(bias.values());
+      if (parts.magnitude) adapter.magnitude?.value.write(parts.magnitude);
+      if (parts.loraBias) adapter.loraBias?.value.write(parts.loraBias);
+      if (bias) adapter.baseBias?.value.write(bias);
       const own = adapter.scaling / adapter.scale;
       if (differ(own, module.scaling)) adapter.scale = module.scaling / own;
       else adapter.scale = 1;

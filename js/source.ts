@@ -49,6 +49,7 @@ export const SOURCE_OPTIONS = [
   "config", "weights", "gguf", "folder", "hub", "revision", "endpoint", "cache", "fetch", "dtype", "signal", "onProgress",
 ] as const;
 const INDEX = "model.safetensors.index.json", SINGLE = "model.safetensors", CACHE = "lora-webgpu-models";
+const COMMIT = /^[0-9a-f]{40}$/;
 
 const wrong = (name: string, expected: string, got: unknown) =>
   new LoraError("invalid-argument", `${name}: expected ${expected}, got ${show(got)}`);
@@ -111,7 +112,7 @@ function nearestFolder(files: readonly File[]): Map<string, File> {
 
 /** The commit that a branch or tag of the Hub stands for, as the server says or, where it does not answer, said the last time. */
 async function commitOf({ hub, endpoint = "https://huggingface.co", revision = "main", cache = true, signal, ...source }: ModelSource): Promise<string> {
-  if (/^[0-9a-f]{40}$/.test(revision)) return revision;
+  if (COMMIT.test(revision)) return revision;
   const url = `${endpoint}/api/models/${hub}/revision/${encodeURIComponent(revision)}`;
   const answer = await asked({ ...source, ...(signal && { signal }) }, url).catch(() => undefined);
   signal?.throwIfAborted();
@@ -128,8 +129,9 @@ async function commitOf({ hub, endpoint = "https://huggingface.co", revision = "
 async function opener(source: ModelSource): Promise<Open> {
   const { folder, hub, endpoint = "https://huggingface.co" } = source;
   if (hub !== undefined) {
-    const at = await commitOf(source); // a branch moves
-    return (name) => download(source, `${endpoint}/${hub}/resolve/${encodeURIComponent(at)}/${name}`, name, source.cache ?? true);
+    const at = await commitOf(source); // a branch moves, and what it was is not kept by its name
+    const keep = (source.cache ?? true) && COMMIT.test(at);
+    return (name) => download(source, `${endpoint}/${hub}/resolve/${encodeURIComponent(at)}/${name}`, name, keep);
   }
   if (typeof folder === "string" || folder instanceof URL) {
     const base = addressOf("folder", folder).replace(/\/?$/, "/");
@@ -295,12 +297,15 @@ export async function readHeader<T>(file: ModelFile, parse: (bytes: Uint8Array) 
   const first = await slice(file, 0, Math.min(8, total));
   const isGguf = String.fromCharCode(...first.subarray(0, 4)) === "GGUF";
   const size = first.length < 8 ? 0 : Number(new DataView(first.buffer, first.byteOffset).getBigUint64(0, true));
-  // Safetensors begin with their header's length; what is none is for the reader to refuse.
+  // Safetensors begin with their header's length; what is none is for the reader to refuse. A GGUF's says no length: tokens and
+  // merges are some MiB, and what goes on for longer would fill the memory.
+  const most = Math.min(total, 1 << 25);
   for (let end = isGguf ? 1 << 20 : size <= 100_000_000 ? 8 + size : 8; ; end *= 2) {
     try {
       return parse(await slice(file, 0, Math.min(end, total)));
     } catch (error) {
-      if (!(isGguf && end < total && (error as LoraError).code === "incomplete")) throw error;
+      if (!isGguf || (error as LoraError).code !== "incomplete" || end >= total) throw error;
+      if (end >= most) throw new LoraError("file", `the GGUF file says that its metadata is longer than ${most >> 20} MiB`);
     }
   }
 }

@@ -74,7 +74,10 @@ test("what a run keeps: the last state, through page and worker alike, until it 
     const run = await L.Checkpoints.open("a/b …");
     const nothing = await run.restore(state(0));
     await Promise.all([run.save(state(1)), run.save(state(2))]);
+    const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle("lora-webgpu-checkpoints");
+    await folder.getDirectoryHandle("%zz.run", { create: true }); // nobody's name
     const inUse = await L.Checkpoints.list();
+    await folder.removeEntry("%zz.run");
     await run.close();
     await run.close();
     const closed = await code(run.save(state(3)));

@@ -114,6 +114,7 @@ test("an adapter comes from an address, a zip, chosen files, bytes or objects", 
     "files": [file("README.md", "x"), file(CONFIG, config), file(WEIGHTS, weights)], "a set of them": new Set([file(CONFIG, config), file(WEIGHTS, weights)]),
     "a file that is a zip": [file("adapter.zip", packed)],
     "an object and bytes": { config: JSON.parse(new TextDecoder().decode(config)), weights },
+    "what files() gives": (await load(folder)).files(),
     "a Blob and an address": { config: new Blob([config]), weights: `${address}/${WEIGHTS}` },
   };
   const expected = parts(await load(folder));
@@ -429,8 +430,8 @@ test("in a page an adapter is trained, saved, loaded into new layers, and gives 
       const results = await page.evaluate(async () => {
         const results = [];
         for (const variant of [{}, { useRslora: true, alpha: 3 }, { useDora: true }, { loraBias: true, trainBias: true }]) {
-          const layers = () => [["block.0.fc", 6, 7], ["head", 7, 5]].map(([name, inFeatures, outFeatures], i) => new LoraLinear(gpu, {
-            name, inFeatures, outFeatures, rank: 2 + i, alpha: 4, seed: i, weight: numbers(inFeatures * outFeatures, i).map((v) => v / 4), bias: numbers(outFeatures, i + 7), ...variant,
+          const layers = (more) => [["block.0.fc", 6, 7], ["head", 7, 5]].map(([name, inFeatures, outFeatures], i) => new LoraLinear(gpu, {
+            name, inFeatures, outFeatures, rank: 2 + i, alpha: 4, seed: i, weight: numbers(inFeatures * outFeatures, i).map((v) => v / 4), bias: numbers(outFeatures, i + 7), ...variant, ...more,
           }));
           const forward = async ([first, second]) => {
             const rec = gpu.record(), output = second.forward(rec, first.forward(rec, tensor("x", [3, 6], numbers(18, 4))));
@@ -461,12 +462,17 @@ test("in a page an adapter is trained, saved, loaded into new layers, and gives 
             await failure(() => adapter.applyTo(fresh.map((layer) => new LoraLinear(gpu, { name: layer.name, inFeatures: layer.inFeatures, outFeatures: layer.outFeatures, rank: 1, weight: new Float32Array(layer.inFeatures * layer.outFeatures) })))),
             await failure(() => savePeft({ layers: [new LoraLinear(gpu, { inFeatures: 1, outFeatures: 1, rank: 1, weight: new Float32Array(1) })] })),
           ];
-          results.push({ start, losses, again, outputs, scalings, config: JSON.parse(saved.config), second: JSON.parse(second.config), wrong });
-          [...trained, ...fresh].forEach((layer) => layer.dispose());
+          const fixed = layers({ trainBias: false }); // a trained bias has no place in them
+          const lost = await failure(() => adapter.applyTo(fixed)), untouched = await forward(fixed);
+          adapter.applyTo(fixed, { strict: false });
+          results.push({ start, losses, again, outputs, scalings, config: JSON.parse(saved.config), second: JSON.parse(second.config), wrong, lost, untouched });
+          [...trained, ...fresh, ...fixed].forEach((layer) => layer.dispose());
         }
         return results;
       });
-      for (const { start, losses, again, outputs, scalings, config, second, wrong } of results) {
+      for (const { start, losses, again, outputs, scalings, config, second, wrong, lost, untouched } of results) {
+        assert.equal(lost.code, config.bias === "lora_only" ? "unmatched" : "none");
+        if (lost.code === "unmatched") assert.deepEqual(untouched, start, "a refused adapter leaves the layers as they were");
         assert.deepEqual(outputs[0], outputs[1]);
         assert.notDeepEqual(outputs[0], start);
         assert.ok(again.at(-1) < losses.at(-1) && losses.at(-1) < losses[0], `${losses}, ${again}`);

@@ -104,15 +104,19 @@ inPage("from the Hub, whole, in shards and as GGUF; the second time from this ma
   const tokenizer = await (await L.modelFile({ hub: "tiny/one", endpoint }, "tokenizer.json")).text();
   const none = await L.modelFile({ hub: "tiny/one", endpoint }, "nothing.json");
   await L.clearModelCache();
-  await L.modelFile({ hub: "tiny/one", endpoint, revision: "v1", onProgress }, "config.json");
+  await L.modelFile({ hub: "tiny/one", endpoint, onProgress }, "config.json");
   const cleared = [...files];
+  // What a server without names of commits gives as `v1` today may be other files tomorrow.
+  files.clear();
+  for (let i = 0; i < 2; i++) await L.modelFile({ hub: "tiny/one", endpoint, revision: "v1", onProgress: ({ loaded, total, file }) => loaded === total && files.add(`${file} ${i}`) }, "config.json");
+  const unnamed = [...files];
   let calls = 0;
   const own = (...args) => { calls++; return fetch(...args); };
   const mine = await L.CausalLM.load(gpu, { hub: "tiny/one", endpoint, fetch: own, cache: false, dtype: "q8_0" });
   const packed = mine.bytes;
   mine.dispose();
-  return { results, first, kept, last, downloaded, whole, tokenizer, none: none === undefined, cleared, calls, packed };
-}, text, ({ results, first, kept, last, downloaded, whole, tokenizer, none, cleared, calls, packed }) => {
+  return { results, first, kept, last, downloaded, whole, tokenizer, none: none === undefined, cleared, unnamed, calls, packed };
+}, text, ({ results, first, kept, last, downloaded, whole, tokenizer, none, cleared, unnamed, calls, packed }) => {
   const expected = greedy.slice(PROMPT);
   assert.deepEqual(results, { "tiny/one": expected, "tiny/sharded": expected, "tiny/gguf": expected });
   assert.deepEqual(first.sort(), ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.gguf", "model.safetensors", "model.safetensors.index.json"]);
@@ -122,6 +126,7 @@ inPage("from the Hub, whole, in shards and as GGUF; the second time from this ma
   assert.equal(tokenizer, '{"version":"1.0"}');
   assert.ok(none);
   assert.deepEqual(cleared, ["config.json"]);
+  assert.deepEqual(unnamed, ["config.json 0", "config.json 1"]);
   assert.equal(calls, 3);
   assert.ok(packed < 0.4 * tensors.reduce((sum, { bytes }) => sum + bytes.length, 0));
   assert.ok(asked.includes(`tiny/one/resolve/${SHA}/model.safetensors`), "a branch is resolved to its commit");
@@ -343,12 +348,17 @@ test("SentencePiece's scores become merges", async () => {
   const tokens = ["<unk>", "<s>", "</s>", ...bytes, ...pieces, ...letters];
   const scores = tokens.map((token, i) => (pieces.includes(token) ? -(i - 259) : letters.includes(token) ? -100 : 0));
   const types = tokens.map((_, i) => (i === 0 ? 2 : i < 3 ? 3 : i < 259 ? 6 : 1));
-  const file = writeGguf({
+  const written = {
     "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": scores.map((score) => score + 0.5), "tokenizer.ggml.token_type": types,
-    "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.add_bos_token": true,
-  }, []);
-  const { tokenizer, tokenizerConfig } = await readGguf(new Uint8Array(file));
+  };
+  const read = async (more) => readGguf(new Uint8Array(writeGguf({ ...written, ...more }, [])));
+  const said = { "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.add_bos_token": true };
+  const { tokenizer, tokenizerConfig } = await read(said);
   const own = new Tokenizer(tokenizer, tokenizerConfig);
+  const { metadata: _, ...silent } = await read({}); // older files say nothing, and mean this
+  assert.deepEqual(silent, { tokenizer, tokenizerConfig });
+  const without = await read({ ...said, "tokenizer.ggml.add_bos_token": false });
+  assert.equal(without.tokenizer.post_processor, null);
   const ids = (...names) => names.map((name) => tokens.indexOf(name));
   assert.deepEqual(own.encode("abcde").ids, ids("<s>", "▁abcde"));
   assert.deepEqual(own.encode("ab cd ec").ids, ids("<s>", "▁ab", "▁", "cd", "▁", "e", "c"));
@@ -356,4 +366,27 @@ test("SentencePiece's scores become merges", async () => {
   assert.equal(own.decode(own.encode("ab cdé").ids, { skip_special_tokens: true }), "ab cdé");
   const refused = await readGguf(new Uint8Array(writeGguf({ "tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": ["a"] }, []))).catch((error) => error);
   assert.match(`${refused.code} ${refused.message}`, /unsupported .*t5.*gpt2/);
+});
+
+test("metadata that never ends is not read to the end of the file", async () => {
+  const [start, value] = [Buffer.alloc(24), Buffer.alloc(24)];
+  start.write("GGUF");
+  start.writeUInt32LE(3, 4);
+  start.writeBigUInt64LE(1n, 16); // one entry, an array of strings without end
+  value.writeUInt32LE(9, 8);
+  value.writeUInt32LE(8, 12);
+  value.writeBigUInt64LE(1n << 40n, 16);
+  const bytes = Buffer.concat([start, value]), longest = [];
+  const endless = Object.assign(new Blob(), {
+    slice: (from, to) => {
+      longest.push(to - from);
+      const piece = new Uint8Array(to - from);
+      piece.set(bytes.subarray(from, to));
+      return new Blob([piece]);
+    },
+  });
+  Object.defineProperty(endless, "size", { value: 2 ** 40 });
+  const error = await readGguf(endless).catch((error) => error);
+  assert.match(`${error.code}: ${error.message}`, /^file: .*metadata is longer than 32 MiB/);
+  assert.equal(Math.max(...longest), 1 << 25);
 });

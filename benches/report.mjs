@@ -49,6 +49,37 @@ const percent = (share) => (share === null || share === undefined ? "" : `${(100
 const rate = ({ operations, us }) => (operations / us / 1e6).toFixed(1);
 const thousands = (n) => n.toLocaleString("en");
 
+/** A step's time as tokens, width or rank double: dots, and in grey twice (width: four times) the time for each doubling of the last. */
+function growthPlot(rows) {
+  const panels = [["tokens", "tokens", 2], ["width", "features", 4], ["rank", "rank", 2]];
+  const [width, height, left, top, gap] = [230, 170, 46, 22, 22];
+  const marks = rows.map(({ us }) => Math.log10(us)), low = Math.floor(Math.min(...marks)), high = Math.ceil(Math.max(...marks));
+  const down = (us) => (top + height * (1 - (Math.log10(us) - low) / (high - low))).toFixed(1);
+  const label = (power) => (power < 3 ? `${10 ** power} µs` : `${10 ** (power - 3)} ms`);
+  const powers = Array.from({ length: high - low + 1 }, (_, i) => low + i);
+  const drawn = panels.map(([by, name, factor], panel) => {
+    const own = rows.filter((row) => row.by === by), from = left + panel * (width + gap);
+    const across = (i) => (from + 14 + (i * (width - 28)) / (own.length - 1)).toFixed(1);
+    const last = own.at(-1), ideal = own.map((_, i) => last.us / factor ** (own.length - 1 - i));
+    const first = ideal.findIndex((us) => us >= 10 ** low);
+    const others = by === "tokens" ? `${last.features}², rank ${last.rank}` : by === "width" ? `${last.tokens} tokens, rank ${last.rank}` : `${last.tokens} tokens, ${last.features}²`;
+    return [
+      `<text x="${from + width / 2}" y="14" text-anchor="middle">${by} (${others})</text>`,
+      ...powers.map((power) => `<path d="M${from} ${down(10 ** power)}h${width}" opacity=".25"/>`),
+      `<path d="M${across(first)} ${down(ideal[first])}L${across(own.length - 1)} ${down(last.us)}" opacity=".5" stroke-dasharray="3 3"/>`,
+      `<path d="M${own.map(({ us }, i) => `${across(i)} ${down(us)}`).join("L")}"/>`,
+      ...own.map(({ us }, i) => `<circle cx="${across(i)}" cy="${down(us)}" r="2.5" fill="currentColor"/>`),
+      ...own.map((row, i) => `<text x="${across(i)}" y="${top + height + 14}" text-anchor="middle" font-size="9">${row[name] >= 1024 ? `${row[name] / 1024}k` : row[name]}</text>`),
+    ].join("\n");
+  });
+  const size = [left + 3 * (width + gap), top + height + 22];
+  return [
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${size.join(" ")}" color="#777" font-family="sans-serif" font-size="11" stroke-width="1.5" role="img" aria-label="Time of a step as tokens, width and rank double">`,
+    '<g fill="currentColor">', ...powers.map((power) => `<text x="${left - 5}" y="${Number(down(10 ** power)) + 4}" text-anchor="end" font-size="9">${label(power)}</text>`), "</g>",
+    '<g fill="none" stroke="currentColor">', ...drawn.map((panel) => panel.replaceAll("<text", '<text fill="currentColor" stroke="none"')), "</g>", "</svg>", "",
+  ].join("\n");
+}
+
 /** What `npm run bench:gpu` found, with PyTorch's times beside it where they are known. */
 function native(given, torch) {
   const data = join(root, "docs/performance-gpu.json");
@@ -92,6 +123,17 @@ function native(given, torch) {
   section("Kernels", "Time, and the share of the roofline max(bytes / copy rate, operations / product rate). What fits the cache can be above 100 %; a few microseconds are the launch.",
     ["kernel", ...shapes.flatMap((at) => [at, ""])], kernels.map((name) => [name, ...kernel(name)]));
   section("Steps", "", ["work", "time", "dispatches"], of("steps").map((row) => [row.name, time(row.us), row.dispatches]));
+  const growth = of("growth");
+  if (growth.length) {
+    writeFileSync(join(root, "docs/images/growth.svg"), growthPlot(growth));
+    parts.push("### How the cost grows", "Forward and backward of a LoRA layer in float32; dashed, what twice the time for twice the tokens or rank, and four times for twice the width, would be.",
+      "![Time of a step as tokens, width and rank double](images/growth.svg)");
+    const worst = (by) => growth.filter((row) => row.by === by).flatMap((row, i, all) => (i ? [row.us / all[i - 1].us] : []));
+    section("What a doubling costs", "Times the step's time, for each doubling from the left to the right.", ["of", "from, to", "times"], ["tokens", "width", "rank"].map((by) => {
+      const own = growth.filter((row) => row.by === by), name = by === "width" ? "features" : by;
+      return [by, `${own[0][name]}, ${own.at(-1)[name]}`, worst(by).map((times) => times.toFixed(2)).join(", ")];
+    }));
+  }
   section("Language models", "Random weights in the models' shapes, adapters of rank 8 on all linear layers.", ["work", "time", "tokens/s", "dispatches", "submits", "GPU memory"],
     of("model").map((row) => [row.name, time(row.us), row.tokens_s ? thousands(row.tokens_s) : `${row.steps} steps`, row.dispatches ?? "", row.submits ?? "", row.gpu_megabytes ? `${thousands(row.gpu_megabytes)} MiB${row.estimated_megabytes ? ` (${thousands(row.estimated_megabytes)})` : ""}` : ""]));
   for (const { name, kernels } of of("model").filter((row) => row.kernels && /all kept/.test(row.name))) {

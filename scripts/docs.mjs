@@ -49,6 +49,7 @@ export async function writeDocs() {
     renderer: {
       heading({ tokens, depth, text }) { return `<h${depth} id="${slug(text)}">${this.parser.parseInline(tokens)}</h${depth}>\n`; },
       link({ href, tokens }) { return `<a href="${escape(link(href))}">${this.parser.parseInline(tokens)}</a>`; },
+      image: ({ href }) => readFileSync(join(root, "docs", href), "utf8"), // drawings, whose colour is the page's
       html: ({ text }) => (text.startsWith("<!--") ? "" : escape(text)),
       code: ({ text }) => `<pre tabindex="0"><code>${escape(text)}</code></pre>\n`,
     },

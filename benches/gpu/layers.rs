@@ -8,7 +8,7 @@ use lora_webgpu::{
     Activation, AdamW, Batch, FrozenLinear, FrozenLoader, LoraConfig, LoraLinear, Loss, Module, Network, OptimizerKind,
     OptimizerOptions, Packing, Recording, Result, Targets, Tensor, Trainer, WeightKind,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::clock::submit;
 use crate::{Bench, Counted};
@@ -387,6 +387,50 @@ impl Bench {
         }
     }
 
+    /// How the time of a LoRA layer's step grows with tokens, width and rank, each doubled again and again.
+    pub fn growth(&self) {
+        let (tokens, width, rank) = if self.small { (16, 64, 4) } else { (1024, 2048, 16) };
+        let doubled = |from: usize, times: usize| (0..times).map(move |i| from << i);
+        let times = if self.small { [2, 2, 2] } else { [9, 6, 6] };
+        let shapes = doubled(tokens / 32, times[0]).map(|tokens| ("tokens", tokens.max(1), width, rank));
+        let shapes = shapes.chain(doubled(width / 8, times[1]).map(|width| ("width", tokens, width, rank)));
+        for (by, tokens, width, rank) in
+            shapes.chain(doubled(rank / 4, times[2]).map(|rank| ("rank", tokens, width, rank)))
+        {
+            // About as much work in each submit.
+            let steps = if self.small { 1 } else { ((1 << 33) / (tokens * width * width)).clamp(1, 50) };
+            self.lora_step(
+                tokens,
+                width,
+                rank,
+                steps,
+                json!({ "by": by, "tokens": tokens, "features": width, "rank": rank }),
+            );
+        }
+    }
+
+    fn lora_step(&self, tokens: usize, features: usize, rank: usize, steps: usize, mut more: Value) {
+        let layer = self.lora(WeightKind::F32, features, rank);
+        let (x, d_output) = (self.floats(&[tokens, features]), self.floats(&[tokens, features]));
+        let d_input = self.zeros(&[tokens, features]);
+        let rec = Recording::new(&self.gpu);
+        for _ in 0..steps {
+            layer.forward(&rec, &x).unwrap();
+            layer.backward(&rec, &x, &d_output, Some(&d_input)).unwrap();
+        }
+        let time = self.clock.time(&|| submit(&rec)).each(steps);
+        self.check("d_input", &d_input);
+        let (t, f, r) = (tokens as f64, features as f64, rank as f64);
+        let counted = Counted {
+            bytes: 4.0 * (2.0 * f * f + 5.0 * t * f + 8.0 * f * r),
+            operations: 4.0 * t * f * f + 12.0 * t * f * r,
+        };
+        more["dispatches"] = json!(rec.dispatches() / steps);
+        more["steps_a_submit"] = json!(steps);
+        self.row(&format!("LoRA forward + backward {tokens} × {features}² r {rank}"), time, counted, more);
+        layer.destroy();
+    }
+
     /// Forward and backward of a LoRA layer, and whole training steps.
     pub fn steps(&self) {
         let shapes: &[(usize, usize, usize, usize)] = match self.small {
@@ -394,25 +438,7 @@ impl Bench {
             false => &[(1, 2560, 8, 100), (128, 512, 8, 20), (2048, 4096, 16, 2)],
         };
         for &(tokens, features, rank, steps) in shapes {
-            let layer = self.lora(WeightKind::F32, features, rank);
-            let (x, d_output) = (self.floats(&[tokens, features]), self.floats(&[tokens, features]));
-            let d_input = self.zeros(&[tokens, features]);
-            let rec = Recording::new(&self.gpu);
-            for _ in 0..steps {
-                layer.forward(&rec, &x).unwrap();
-                layer.backward(&rec, &x, &d_output, Some(&d_input)).unwrap();
-            }
-            let time = self.clock.time(&|| submit(&rec)).each(steps);
-            self.check("d_input", &d_input);
-            let (t, f, r) = (tokens as f64, features as f64, rank as f64);
-            let counted = Counted {
-                bytes: 4.0 * (2.0 * f * f + 5.0 * t * f + 8.0 * f * r),
-                operations: 4.0 * t * f * f + 12.0 * t * f * r,
-            };
-            let name = format!("LoRA forward + backward {tokens} × {features}² r {rank}");
-            let more = json!({ "dispatches": rec.dispatches() / steps, "steps_a_submit": steps });
-            self.row(&name, time, counted, more);
-            layer.destroy();
+            self.lora_step(tokens, features, rank, steps, json!({}));
         }
         let shapes: &[(usize, usize, usize)] = match self.small {
             true => &[(32, 128, 8)],

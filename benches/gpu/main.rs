@@ -1,7 +1,7 @@
 //! npm run bench:gpu: what the kernels reach of a GPU's bandwidth and arithmetic, natively, and whole steps.
 //!
 //! The program needs nothing but a Vulkan, Metal or DirectX 12 driver: copy it to the machine to be measured. Options:
-//! `--json FILE` writes all rows; `--only WORD[,WORD…]` runs the sections of those names (kernels, bases, adapters, steps, model);
+//! `--json FILE` writes all rows; `--only WORD[,WORD…]` runs the sections of those names (kernels, bases, adapters, steps, growth, model);
 //! `--small` takes small shapes, as on a software adapter; `--hardware` a GPU's kernels there, too; `--megabytes N` of distinct weights are read a pass (512);
 //! `--model FOLDER` trains and runs the language model of a folder with config.json and model.safetensors, too.
 
@@ -115,12 +115,13 @@ mod native {
             });
             std::fs::write(&path, format!("{report}\n")).unwrap_or_else(|e| panic!("{path}: {e}"));
         };
-        let sections: [Section; 6] = [
+        let sections: [Section; 7] = [
             ("device", Bench::device),
             ("kernels", Bench::kernels),
             ("bases", Bench::bases),
             ("adapters", Bench::adapters),
             ("steps", Bench::steps),
+            ("growth", Bench::growth),
             ("model", Bench::models),
         ];
         for (name, run) in sections {

@@ -125,9 +125,9 @@ function native(given, torch) {
   section("Steps", "", ["work", "time", "dispatches"], of("steps").map((row) => [row.name, time(row.us), row.dispatches]));
   const growth = of("growth");
   if (growth.length) {
-    writeFileSync(join(root, "docs/images/growth.svg"), growthPlot(growth));
+    writeFileSync(join(root, "docs/growth.svg"), growthPlot(growth));
     parts.push("### How the cost grows", "Forward and backward of a LoRA layer in float32; dashed, what twice the time for twice the tokens or rank, and four times for twice the width, would be.",
-      "![Time of a step as tokens, width and rank double](images/growth.svg)");
+      "![Time of a step as tokens, width and rank double](growth.svg)");
     const worst = (by) => growth.filter((row) => row.by === by).flatMap((row, i, all) => (i ? [row.us / all[i - 1].us] : []));
     section("What a doubling costs", "Times the step's time, for each doubling from the left to the right.", ["of", "from, to", "times"], ["tokens", "width", "rank"].map((by) => {
       const own = growth.filter((row) => row.by === by), name = by === "width" ? "features" : by;

@@ -260,4 +260,6 @@ async fn buffers_that_are_read_into_do_not_pile_up() {
     small.read().await.unwrap();
     small.read().await.unwrap();
     assert_eq!(held(), (1, 4096), "kept for the next read");
+    let kept = gpu.kept_to_read();
+    assert_eq!((kept.buffers, kept.bytes), (1, 4096));
 }

@@ -276,9 +276,14 @@ impl Gpu {
         self.0.profile == Profile::Software && self.0.subgroups
     }
 
-    /// Live buffers and bytes.
+    /// Live buffers and bytes, [`kept_to_read`](Gpu::kept_to_read) among them.
     pub fn memory(&self) -> Memory {
         self.0.memory.get()
+    }
+
+    /// Free buffers that are kept to be read into, and their bytes.
+    pub fn kept_to_read(&self) -> Memory {
+        super::read::kept(&self.0.staging.borrow())
     }
 
     /// Counters since this `Gpu` was made.

@@ -48,8 +48,8 @@ pub(crate) fn read<T, F: FnOnce(&wgpu::BufferView) -> T>(
     }
 }
 
-/// Free staging buffers that are kept, and their bytes.
-const MOST_FREE: (usize, u64) = (8, 16 << 20);
+/// Free staging buffers that are kept at most.
+const MOST_FREE: Memory = Memory { buffers: 8, bytes: 16 << 20 };
 
 /// A buffer that is read into; destroyed with its last user, dropped in the middle of a read or not.
 pub(crate) struct Staging {
@@ -76,10 +76,14 @@ impl Staging {
         self.buffer.unmap();
         let mut pool = gpu.0.staging.borrow_mut();
         pool.push(self);
-        while pool.len() > MOST_FREE.0 || pool.iter().map(|free| free.buffer.size()).sum::<u64>() > MOST_FREE.1 {
+        while kept(&pool).buffers > MOST_FREE.buffers || kept(&pool).bytes > MOST_FREE.bytes {
             pool.remove(0);
         }
     }
+}
+
+pub(crate) fn kept(pool: &[Staging]) -> Memory {
+    Memory { buffers: pool.len() as _, bytes: pool.iter().map(|free| free.buffer.size()).sum() }
 }
 
 impl Drop for Staging {

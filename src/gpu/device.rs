@@ -100,6 +100,9 @@ pub(crate) struct Inner {
     /// While dispatches are timed.
     #[cfg(not(target_arch = "wasm32"))]
     pub profiler: RefCell<Option<super::profile::Profiler>>,
+    /// What replaced shaders of tests count in, bound behind the parameters of every kernel.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub counts: RefCell<Option<wgpu::Buffer>>,
     profile: Profile,
     /// Whether shaders may use subgroups, the quads of which have four invocations.
     subgroups: bool,
@@ -240,6 +243,8 @@ impl Gpu {
             stats: Cell::default(),
             #[cfg(not(target_arch = "wasm32"))]
             profiler: RefCell::default(),
+            #[cfg(not(target_arch = "wasm32"))]
+            counts: RefCell::default(),
             profile,
             owned,
             disposed: Cell::new(false),
@@ -337,6 +342,14 @@ impl Gpu {
     #[doc(hidden)]
     pub fn replace_shader(&self, kernel: &str, source: String) {
         self.0.pipelines.borrow_mut().replaced.insert(kernel.into(), source);
+    }
+
+    /// Binds `counts`, to be read and written, behind the parameters of all kernels that are compiled from now on: for tests
+    /// whose shaders, given by [`Gpu::replace_shader`], count what they do.
+    #[cfg(not(target_arch = "wasm32"))]
+    #[doc(hidden)]
+    pub fn count_in(&self, counts: wgpu::Buffer) {
+        *self.0.counts.borrow_mut() = Some(counts);
     }
 
     /// Resolves when all work submitted so far is done.

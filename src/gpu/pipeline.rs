@@ -133,6 +133,10 @@ impl Pipelines {
                 let mut resources: Vec<_> =
                     ranges.iter().map(|(p, size)| bind(&p.storage.buffer, p.offset, *size)).collect();
                 resources.push(bind(params, 0, ALIGN));
+                #[cfg(not(target_arch = "wasm32"))]
+                let counts = gpu.0.counts.borrow();
+                #[cfg(not(target_arch = "wasm32"))]
+                resources.extend(counts.as_ref().map(wgpu::Buffer::as_entire_binding));
                 let entries: Vec<_> = (0..)
                     .zip(resources)
                     .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
@@ -171,6 +175,8 @@ fn compile(gpu: &Gpu, kernel: &'static Kernel, replaced: Option<String>) -> Pipe
         min_binding_size: wgpu::BufferSize::new(kernel.params_size as u64),
     };
     let types = kernel.buffers.iter().map(|(_, access)| storage(*access)).chain([uniform]);
+    #[cfg(not(target_arch = "wasm32"))]
+    let types = types.chain(gpu.0.counts.borrow().is_some().then(|| storage(Access::Write)));
     let entries: Vec<_> = (0..)
         .zip(types)
         .map(|(binding, ty)| wgpu::BindGroupLayoutEntry {

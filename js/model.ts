@@ -349,10 +349,12 @@ export class LanguageTrainer extends Training<TokenBatch> {
 
   /**
    * Goes through the examples, shuffled anew each time, and yields a record every `logEvery` steps and at the end. Labels are the
-   * ids themselves where they are to be learned, and −100 elsewhere. A second training of the same trainer rejects with code `busy`.
+   * ids themselves where they are to be learned, and −100 elsewhere. `break` ends it after the steps that were submitted. That is
+   * an end: the next training begins at the first example. A pause is `break` and `trainer.loadState(await trainer.saveState())`,
+   * after which the next training goes on where this one stood. A second training of the same trainer rejects with code `busy`.
    */
   async *train(examples: readonly TokenExample[], options: LanguageTrainOptions = {}): AsyncGenerator<StepRecord, void, undefined> {
-    checkOptions("train", options, ["epochs", "signal", "logEvery", "inFlight", "validation", "checkpoints", "onCompile"]);
+    checkOptions("train", options, ["epochs", "signal", "logEvery", "inFlight", "resume", "validation", "checkpoints", "onCompile"]);
     const { batchSize, gradientAccumulation, seed, packTo } = this.#options;
     const { validation } = options;
     yield* this.run(options, 1, () => {

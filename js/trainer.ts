@@ -82,11 +82,13 @@ export class Trainer extends Training<Batch> {
 
   /**
    * Goes through the batches and yields a record every `logEvery` steps and at the end. It runs ahead of the GPU by a few
-   * steps and pauses when its consumer does; `break` ends it after the steps that were submitted. It begins when the steps
-   * that were asked for before are done; a second training of the same trainer rejects with code `busy`.
+   * steps and waits when its consumer does; `break` ends it after the steps that were submitted. That is an end: the next
+   * training begins at the first batch. A pause is `break` and `trainer.loadState(await trainer.saveState())`, after which the
+   * next training goes on where this one stood. It begins when the steps that were asked for before are done; a second training
+   * of the same trainer rejects with code `busy`.
    */
   async *train(batches: Batches, options: TrainOptions = {}): AsyncGenerator<StepRecord, void, undefined> {
-    checkOptions("train", options, ["epochs", "signal", "logEvery", "inFlight", "validation", "checkpoints", "onCompile"]);
+    checkOptions("train", options, ["epochs", "signal", "logEvery", "inFlight", "resume", "validation", "checkpoints", "onCompile"]);
     const { validation } = options;
     yield* this.run(options, 10, (again) => {
       const { training, held, chosen } = divide(batches, validation);

@@ -1,6 +1,6 @@
 // What the trainers of layers and of language models share: the way through the data, records, states, and who waits for whom.
 import type { RawGpu } from "./wasm/lora_webgpu.js";
-import { bind, callable, checkOptions, checkSignal, disposable, integer, show, unwrap } from "./check.js";
+import { bind, boolean, callable, checkOptions, checkSignal, disposable, integer, show, unwrap } from "./check.js";
 import { Checkpoints } from "./checkpoints.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
@@ -15,6 +15,11 @@ export interface RunOptions {
   logEvery?: number;
   /** Steps that may run ahead of the GPU; default 3. */
   inFlight?: number;
+  /**
+   * Whether to go on where a loaded state stands, which asks for the data that it was trained on; default true. With false the
+   * training begins at the first batch of any data, with the adapters, moments and step counter of the state.
+   */
+  resume?: boolean;
   /** Hears of each kernel that is compiled before the first step, side by side and without blocking the page. */
   onCompile?: (done: number, total: number) => void;
   /** Keep the state now and then and at the end. */
@@ -50,7 +55,7 @@ export interface StepRecord {
   epoch: number;
   /** How long the rest takes at the pace so far. */
   secondsLeft?: number;
-  /** Mean loss of these steps, as it was before each update. */
+  /** Mean loss of these steps, as it was before each update, without those that counted nothing or were skipped; NaN where all were skipped. */
   loss: number;
   /** Norm of the last step's gradients before clipping. */
   gradNorm: number;
@@ -129,8 +134,10 @@ export abstract class Training<B> {
   // The last places, each with the steps that lead to it: a step that the GPU refuses is counted back.
   #places: { at: number; place: Place }[] = [{ at: 0, place: START }];
   #resume: Place | undefined;
-  // The newest state that is known here, for recover().
-  #kept: Uint8Array | undefined;
+  // Stands for the training under way, or the one that #resume is a place in: an interrupted one is gone on with, one that ended is not.
+  #course: object | undefined;
+  // The newest state that is known here, for recover(), and which training it is a state of.
+  #kept: { bytes: Uint8Array; course: object | undefined } | undefined;
 
   /** @internal */
   protected constructor(gpu: Gpu, raw: RawTraining, accumulation: number) {
@@ -157,15 +164,18 @@ export abstract class Training<B> {
    */
   async saveState(): Promise<Uint8Array> {
     const { epoch, batch, ...note } = this.#place;
+    const course = this.#course;
     const bytes = (await this.raw.saveState(epoch, batch, JSON.stringify(note))) as Uint8Array;
-    this.#kept = bytes.slice(); // the caller may hand over the other
+    this.#kept = { bytes: bytes.slice(), course }; // the caller may hand over the other
     return bytes;
   }
 
   /**
    * Takes over a saved state; the next training with the same data goes on where it stood, with the same bits as if
-   * there had been no interruption, unless `bitsMayDiffer` (saved with other kernels or on another kind of device). Throws
-   * code `checkpoint` for anything else, and changes nothing then; `busy` during a training or a step.
+   * there had been no interruption, unless `bitsMayDiffer` (saved with other kernels or on another kind of device); where the
+   * state is the end of its training, the next one takes no step. Other data is refused with code `checkpoint`, unless
+   * {@link RunOptions.resume} is false. Throws code `checkpoint` for anything else than a state of such a trainer, and changes
+   * nothing then; `busy` during a training or a step.
    */
   loadState(bytes: Uint8Array): { bitsMayDiffer: boolean } {
     if (!(bytes instanceof Uint8Array)) {
@@ -174,8 +184,9 @@ export abstract class Training<B> {
     this.#enter("step");
     try {
       const { place, bitsMayDiffer } = load(this.raw, bytes);
-      this.#goOn(place);
-      this.#kept = bytes.slice();
+      this.#course = {};
+      this.#stand(place, true);
+      this.#kept = { bytes: bytes.slice(), course: this.#course };
       return { bitsMayDiffer };
     } finally {
       this.#leave();
@@ -226,13 +237,14 @@ export abstract class Training<B> {
       await gpu.finished(); // throws where that one is lost, too
       const { raw, use, drop } = make(this.#kept !== undefined);
       try {
-        const { place, bitsMayDiffer } = this.#kept ? load(raw, this.#kept) : { place: START, bitsMayDiffer: false };
+        const kept = this.#kept;
+        const { place, bitsMayDiffer } = kept ? load(raw, kept.bytes) : { place: START, bitsMayDiffer: false };
         await gpu.finished();
         this.free();
         use();
         [this.gpu, this.raw] = [gpu, raw];
         bind(this, raw);
-        this.#goOn(place);
+        this.#stand(place, kept?.course !== undefined && kept.course === this.#course);
         return { bitsMayDiffer };
       } catch (error) {
         drop();
@@ -245,19 +257,19 @@ export abstract class Training<B> {
   protected async *run(options: RunOptions, logDefault: number, prepare: (resuming: boolean) => Run<B>): AsyncGenerator<StepRecord, void, undefined> {
     await this.#queue;
     while (this.#active === "step") await this.#queue;
-    const { epochs = 1, signal, logEvery = logDefault, inFlight = 3, checkpoints } = options;
+    const { epochs = 1, signal, logEvery = logDefault, inFlight = 3, resume: goOn = true, checkpoints } = options;
     integer("epochs", epochs);
     checkSignal(signal);
     if (integer("logEvery", logEvery) > LOG_ROWS) {
       throw new LoraError("invalid-argument", `logEvery: expected at most ${LOG_ROWS}, which the GPU keeps, got ${logEvery}`);
     }
     integer("inFlight", inFlight);
+    const before = boolean("resume", goOn) ? this.#resume : undefined;
     checkCheckpoints(checkpoints);
     if (options.onCompile !== undefined && typeof options.onCompile !== "function") {
       throw new LoraError("invalid-argument", `onCompile: expected a function, got ${show(options.onCompile)}`);
     }
-    const { epoch: dataOf, length: known, same, data, validation } = prepare(this.#resume !== undefined || epochs > 1);
-    const before = this.#resume;
+    const { epoch: dataOf, length: known, same, data, validation } = prepare(before !== undefined || epochs > 1);
     if (before?.data !== undefined && before.data !== data) {
       throw new LoraError("checkpoint", `the training that was saved had ${before.data}; expected the same, got ${data}`);
     }
@@ -265,6 +277,8 @@ export abstract class Training<B> {
       throw new LoraError("checkpoint", `${same.name}: expected the ${before.length} of the saved training, got ${same.length}`);
     }
     this.#enter("training");
+    this.#resume = before;
+    if (!before) this.#course = {};
     this.onCompile = options.onCompile;
     const accumulation = this.#accumulation;
     const running: Promise<unknown>[] = [];
@@ -291,10 +305,10 @@ export abstract class Training<B> {
       await saving;
     };
     const stopping = wakers(signal, this.gpu);
-    let failed = false;
+    let failed = false, lost = false;
     try {
-      this.#kept ??= await this.saveState();
-      const resume = this.#resume ?? { ...START, evaluated: this.raw.attempts() };
+      if (!this.#kept) await this.saveState();
+      const resume = before ?? { ...START, evaluated: this.raw.attempts() };
       const patience = validation?.patience ?? Infinity;
       let place: Place = { ...resume, data, length: same?.length };
       let length = known;
@@ -371,12 +385,14 @@ export abstract class Training<B> {
         plan();
         this.#standsAt(this.raw.attempts(), { ...place, epoch: epoch + 1, batch: 0 });
       }
+      if (!signal?.aborted) this.#resume = undefined; // where there was nothing left to do
       await drain(0);
       await finish();
       const record = await take();
       if (record) yield record;
     } catch (error) {
       failed = true;
+      lost = error instanceof LoraError && error.code === "device-lost";
       throw error;
     } finally {
       await Promise.allSettled([...running, saving]);
@@ -385,6 +401,7 @@ export abstract class Training<B> {
       try {
         if (!failed) await finish(); // after a break
       } finally {
+        if (!this.#resume && !lost && !stopping.lost()) this.#course = undefined;
         this.#leave();
       }
     }
@@ -405,8 +422,9 @@ export abstract class Training<B> {
     if (places.length > 2 * LOG_ROWS) places.splice(0, LOG_ROWS);
   }
 
-  #goOn(place: Place): void {
-    this.#resume = place;
+  /** A loaded state's place, with which the next training goes on or not. */
+  #stand(place: Place, goOn: boolean): void {
+    this.#resume = goOn ? place : undefined;
     this.#places = [{ at: 0, place }];
   }
 
@@ -466,11 +484,12 @@ export abstract class Training<B> {
       }
     }
     const skipped = notFinite.length;
+    const counted = rows - skipped - nothingCounted;
     const last = log.subarray(-4);
     return {
       step: this.raw.attempts(),
       epoch,
-      loss: skipped < rows ? loss / (rows - skipped) : NaN,
+      loss: counted > 0 ? loss / counted : skipped < rows ? 0 : NaN,
       gradNorm: last[1] as number,
       lr: last[2] as number,
       tokensPerSecond,
@@ -547,6 +566,7 @@ async function* until<B>(stopping: ReturnType<typeof wakers>, batches: Iterable<
   let ended = false;
   try {
     while (!stopping.aborted()) {
+      if (stopping.lost()) await stopping.gpu.finished(); // throws: nothing would wake what waits from now on
       const next = await new Promise<IteratorResult<B> | undefined>((resolve, reject) => {
         stopping.wake = () => resolve(undefined);
         Promise.resolve(iterator.next()).then(resolve, reject);

@@ -194,3 +194,59 @@ inPage("numbers that went with the device are told, and what was put in the firs
 }, undefined, (result) => assert.deepEqual(result, {
   unsaved: "checkpoint", inactive: "checkpoint", removed: "success", replaced: "success", adapters: ["second", "default"], rank: 1, same: true, steps: 1,
 }));
+
+inPage("a training that ended is not gone on with after a loss, and one that had begun anew begins anew", async () => {
+  const options = { checkpoints: { every: 2 }, inFlight: 1, logEvery: 1 };
+  const straight = network(gpu), s = trainer(gpu, straight);
+  for (let i = 0; i < 3; i++) await run(s.train(batches, options));
+  const lost = async (during) => {
+    const { own, destroy } = await request();
+    const layers = network(own), t = trainer(own, layers);
+    await run(t.train(batches, options));
+    const steps = [];
+    const lose = async () => { destroy(); await own.lost; };
+    const ended = (await during(t, lose)) ?? "by itself";
+    await t.recover(gpu);
+    steps.push(t.steps);
+    for (let i = 0; i < 2; i++) {
+      await run(t.train(batches, options));
+      steps.push(t.steps);
+    }
+    const same = String(await bits(layers)) === String(await bits(straight));
+    t.dispose();
+    return { ended, steps, same };
+  };
+  return {
+    after: await lost((_, lose) => lose()),
+    saved: await lost(async (t, lose) => { await t.saveState(); await lose(); }),
+    second: await lost((t, lose) => code(run(t.train(batches, { ...options, checkpoints: { every: 100 } }), lose))),
+    middle: await lost((t, lose) => code(run(t.train(batches, options), ({ step }) => step === 8 && lose()))),
+    broken: await lost(async (t, lose) => {
+      for await (const { step } of t.train(batches, options)) if (step === 7) break;
+      await lose();
+    }),
+    left: await lost(async (t, lose) => {
+      for await (const { step } of t.train(batches, options)) if (step === 7) { await lose(); break; }
+    }),
+  };
+}, undefined, ({ after, saved, second, middle, broken, left }) => {
+  const whole = { ended: "by itself", steps: [5, 10, 15], same: true };
+  assert.deepEqual([after, saved], [whole, whole]);
+  assert.deepEqual(second, { ...whole, ended: "device-lost" });
+  assert.deepEqual(middle, { ended: "device-lost", steps: [middle.steps[0], 10, 15], same: true });
+  assert.ok([6, 8].includes(middle.steps[0]), `${middle.steps}`);
+  assert.deepEqual(broken, { ended: "by itself", steps: [7, 12, 17], same: false }); // a break is an end
+  assert.deepEqual(left, { ended: "by itself", steps: [left.steps[0], 10, 15], same: true }); // it would have gone on without the loss
+  assert.equal(left.steps[0], 6);
+});
+
+inPage("a device lost while the consumer has a record ends a training that waits for data afterwards", async () => {
+  const { own, destroy } = await request();
+  const t = trainer(own, network(own));
+  async function* stream() {
+    yield batches[0];
+    await new Promise(() => {});
+  }
+  const training = run(t.train(stream(), { logEvery: 1 }), async () => { destroy(); await own.lost; });
+  return Promise.race([code(training), new Promise((done) => setTimeout(done, 10_000, "hangs"))]);
+}, undefined, (ended) => assert.equal(ended, "device-lost"));

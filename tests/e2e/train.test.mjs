@@ -371,15 +371,17 @@ inPage("records say how far it is, and steps that counted nothing", async () => 
   const rest = await collect(resumed.train(batches, { epochs: 3, logEvery: 1 }));
   const labelled = trainer(network(), { loss: L.crossEntropy() });
   const labels = [0, -100, -100].map((label) => ({ x: batches[0].x, target: new Int32Array(8).fill(label) }));
-  const counted = await collect(labelled.train(labels, { logEvery: 3 }));
+  const counted = await collect(labelled.train([...labels, labels[1]], { logEvery: 3 }));
+  const { loss } = await trainer(network(), { loss: L.crossEntropy() }).step(labels[0]);
   const of = (records) => records.map(({ step, total, epoch }) => [step, total, epoch]);
-  return { known: of(known), left: known.map((r) => r.secondsLeft), asked: of(asked), rest: of(rest), nothing: counted.map((r) => [r.nothingCounted, r.skipped, r.loss > 0]) };
-}, ({ known, left, asked, rest, nothing }) => {
+  return { known: of(known), left: known.map((r) => r.secondsLeft), asked: of(asked), rest: of(rest), nothing: counted.map((r) => [r.nothingCounted, r.skipped, r.loss]), loss };
+}, ({ known, left, asked, rest, nothing, loss }) => {
   assert.deepEqual(known, [[1, 6, 0], [2, 6, 0], [3, 6, 1], [4, 6, 1], [5, 6, 2], [6, 6, 2]]);
   assert.ok(left[0] > left[4] && left[5] === 0, `${left}`);
   assert.deepEqual(asked.map(([, total]) => total), [null, null, null, null, 8, 8, 8, 8].map((total) => total ?? undefined));
   assert.deepEqual(rest, [[10, 15, 1], [11, 15, 1], [12, 15, 2], [13, 15, 2], [14, 15, 2], [15, 15, 2]]);
-  assert.deepEqual(nothing, [[2, 0, true]]);
+  assert.ok(loss > 0);
+  assert.deepEqual(nothing, [[2, 0, loss], [1, 0, 0]]);
 });
 
 inPage("a share of the batches is kept for validation, the same one every time", async () => {
@@ -518,8 +520,22 @@ inPage("a state with another's note is taken over, and other data than before is
   const taken = await code((async () => other.loadState(foreign))());
   const rest = await collect(other.train(batches, { epochs: 2 }));
   other.loadState(state);
-  return { taken, step: other.steps, end: rest.at(-1).step, fewer: await code(other.train(batches.slice(1), { epochs: 2 }).next()) };
-}, (result) => assert.deepEqual(result, { taken: "success", step: 4, end: 8, fewer: "checkpoint" }));
+  const result = { taken, step: other.steps, end: rest.at(-1).step, fewer: await code(other.train(batches.slice(1), { epochs: 2 }).next()) };
+  const afresh = await collect(other.train(batches.slice(1), { resume: false }));
+  return { ...result, afresh: afresh.at(-1).step, wrong: await code(other.train(batches, { resume: 0 }).next()) };
+}, (result) => assert.deepEqual(result, { taken: "success", step: 4, end: 8, fewer: "checkpoint", afresh: 4 + 3, wrong: "invalid-argument" }));
+
+inPage("a state of a training's end has nothing left once, and the training after that takes its steps", async () => {
+  const t = trainer();
+  await collect(t.train(batches, { epochs: 1 }));
+  t.loadState(await t.saveState());
+  const steps = [];
+  for (const options of [{ epochs: 1 }, { epochs: 1 }]) {
+    await collect(t.train(batches, options));
+    steps.push(t.steps);
+  }
+  return steps;
+}, (steps) => assert.deepEqual(steps, [4, 8]));
 
 inPage("a step that the GPU refuses during a training is none in the state, either; adapters stay where an optimizer cannot be made", async () => {
   const create = GPUDevice.prototype.createBuffer;
@@ -554,3 +570,24 @@ inPage("a step that the GPU refuses during a training is none in the state, eith
   assert.deepEqual([at, asked], [2, [[0, 2]]]);
   assert.ok(same && loss > 0);
 });
+
+inPage("break and a state of that moment are a pause, break alone is an end", async () => {
+  const bits = async (layers) => String(new Uint32Array((await layers[2].b.read()).buffer));
+  const straight = network(), paused = network();
+  await collect(trainer(straight).train(batches, { epochs: 2 }));
+  const t = trainer(paused), at = [];
+  const until = async (last, options) => {
+    for await (const { step } of t.train(batches, { epochs: 2, logEvery: 1, inFlight: 1, ...options })) if (step === last) break;
+    at.push(t.steps);
+  };
+  for (const last of [3, 6]) {
+    await until(last);
+    t.loadState(await t.saveState());
+  }
+  await until(8);
+  const same = (await bits(paused)) === (await bits(straight));
+  await until(10);
+  await until(12, { epochs: 1 });
+  await until(-1, { epochs: 1 });
+  return { at, same };
+}, (result) => assert.deepEqual(result, { at: [3, 6, 8, 10, 12, 16], same: true }));

@@ -124,7 +124,7 @@ async function table() {
     ...methods("Optimizer", optimizer, { step: [rec()], zeroGrad: [rec()], setLr: [1] }),
     ["Trainer", (...args) => new L.Trainer(...args), [gpu, { layers: [fits, L.residual([L.tanh()]), L.rmsNorm({ weight: new Float32Array(fits.outFeatures) })], loss: L.crossEntropy(), optimizer: L.sgd(), schedule: L.constantSchedule(), maxGradNorm: 1, gradientAccumulation: 1, seed: 0 }]],
     ...methods("Trainer", trainer, { step: [batch()], evaluate: [[batch()]], saveState: [], loadState: [state], recover: [gpu] }),
-    ["Trainer.train", (...args) => trainer.train(...args), [[batch(), batch()], { epochs: 1, ...nothing, logEvery: 1, inFlight: 2, validation: { split: 0.5, seed: 0, every: 1, patience: 9 }, checkpoints: { run: checkpoints, every: 1, onError: () => {} } }]],
+    ["Trainer.train", (...args) => trainer.train(...args), [[batch(), batch()], { epochs: 1, ...nothing, logEvery: 1, inFlight: 2, resume: true, validation: { split: 0.5, seed: 0, every: 1, patience: 9 }, checkpoints: { run: checkpoints, every: 1, onError: () => {} } }]],
     ["CausalLM.load", L.CausalLM.load, [gpu, { ...model, dtype: "f32", ...nothing, onProgress: () => {} }]],
     ["CausalLM.load of a folder", L.CausalLM.load, [gpu, { folder: MODEL, fetch: (...args) => fetch(...args) }]],
     ["CausalLM.load of the Hub", (...args) => L.CausalLM.load(...args), [gpu, { hub: "org/name", revision: "main", endpoint: location.origin, cache: false, fetch: async (url) => (String(url).includes("/api/") ? new Response("{}") : fetch(MODEL + String(url).split("/").pop())) }]],
@@ -135,7 +135,7 @@ async function table() {
     set("CausalLM", lm, "adapterEnabled", true),
     set("CausalLM", lm, "adapterScale", 1),
     ["LanguageTrainer", (...args) => new L.LanguageTrainer(...args), [other, { optimizer: L.adamw(), schedule: L.constantSchedule(), maxGradNorm: 1, batchSize: 1, packTo: 8, gradientAccumulation: 1, checkpointing: true, seed: 0 }]],
-    ...methods("LanguageTrainer", languageTrainer, { train: [[example()], { epochs: 1, ...nothing, logEvery: 1, inFlight: 2, validation: { examples: [example()], every: 1, patience: 9 }, checkpoints: { run: lmCheckpoints, every: 1, onError: () => {} } }], evaluate: [[example()]], saveState: [], loadState: [languageState] }),
+    ...methods("LanguageTrainer", languageTrainer, { train: [[example()], { epochs: 1, ...nothing, logEvery: 1, inFlight: 2, resume: true, validation: { examples: [example()], every: 1, patience: 9 }, checkpoints: { run: lmCheckpoints, every: 1, onError: () => {} } }], evaluate: [[example()]], saveState: [], loadState: [languageState] }),
     ["LanguageTrainer.recover", (...args) => languageTrainer.recover(...args), [lm], "invalid-argument"], // a second trainer of its adapter
     ["loadPeft", L.loadPeft, [peft, { model: base, strict: false }]],
     ["importAdapter, Kohya", L.importAdapter, [{ format: "kohya", file: kohya, model: [{ name: "fc", kind: "linear", inFeatures: 4, outFeatures: 4, isOutputHead: false }] }]],

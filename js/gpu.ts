@@ -1,7 +1,8 @@
 import { RawGpu } from "./wasm/lora_webgpu.js";
 import { answering, platformObject } from "./adopt.js";
-import { bind, boolean, checkOptions, disposable, show, warnOfUndisposed } from "./check.js";
+import { bind, boolean, checkOptions, disposable, oneOf, show, warnOfUndisposed } from "./check.js";
 import { LoraError } from "./error.js";
+import { type AdapterInfo, type GpuProfile, PROFILES, saidProfile, timedProfile } from "./profile.js";
 import { Recording } from "./recording.js";
 import { init } from "./wasm.js";
 
@@ -30,6 +31,11 @@ export interface GpuOptions {
    * them: they keep their GPU memory. It counts for all that is made from then on. Default false.
    */
   debug?: boolean;
+  /**
+   * Which kernels to use, instead of those that fit: for tests and comparisons. By default the adapter's own word decides;
+   * where it says nothing, products by both are timed for a moment, and this browser remembers which were faster.
+   */
+  profile?: GpuProfile;
 }
 
 /** What the browser tells of the adapter. */
@@ -40,6 +46,8 @@ export interface GpuInfo {
   readonly description: string;
   /** Whether it computes on the CPU: correct, but slow. */
   readonly isSoftware: boolean;
+  /** The kernels that are used. */
+  readonly profile: GpuProfile;
 }
 
 /** Counters since the `Gpu` was made. */
@@ -57,13 +65,13 @@ export interface GpuStats {
 interface Adapter {
   readonly limits: object;
   readonly features: ReadonlySet<string>;
-  readonly info: { vendor: string; architecture: string; device: string; description: string; isFallbackAdapter?: boolean };
+  readonly info: AdapterInfo;
   requestDevice(descriptor: object): Promise<Device>;
 }
 interface Device {
   readonly limits: object;
   readonly features: ReadonlySet<string>;
-  readonly adapterInfo?: Adapter["info"];
+  readonly adapterInfo?: AdapterInfo;
   readonly lost: Promise<{ reason: string; message: string }>;
   destroy(): void;
   pushErrorScope(filter: string): void;
@@ -87,14 +95,14 @@ export class Gpu {
   readonly device: GPUDevice;
   #raw: RawGpu;
 
-  private constructor(raw: RawGpu, device: Device, info: Adapter["info"]) {
+  private constructor(raw: RawGpu, device: Device, info: AdapterInfo, profile: GpuProfile) {
     this.#raw = raw;
     bind(this, raw, "a Gpu");
     this.device = device as object as GPUDevice;
     this.features = new Set(device.features);
     this.lost = device.lost.then(({ reason, message }) => ({ reason, message }));
     const { vendor, architecture, device: name, description } = info;
-    this.info = { vendor, architecture, device: name, description, isSoftware: isSoftware(info) };
+    this.info = { vendor, architecture, device: name, description, isSoftware: saidProfile(info) === "software", profile };
   }
 
   /**
@@ -104,8 +112,9 @@ export class Gpu {
    * Rejects with code `no-webgpu`, `insecure-context`, `no-adapter`, `missing-feature` or `wasm-load`.
    */
   static async request(options: GpuOptions = {}): Promise<Gpu> {
-    checkOptions("Gpu.request", options, ["powerPreference", "forceFallbackAdapter", "features", "debug"]);
-    const { powerPreference, forceFallbackAdapter = false, features = [], debug = false } = options;
+    checkOptions("Gpu.request", options, ["powerPreference", "forceFallbackAdapter", "features", "debug", "profile"]);
+    const { powerPreference, forceFallbackAdapter = false, features = [], debug = false, profile } = options;
+    if (profile !== undefined) oneOf("profile", profile, PROFILES);
     if (boolean("debug", debug)) warnOfUndisposed();
     boolean("forceFallbackAdapter", forceFallbackAdapter);
     if (powerPreference !== undefined && powerPreference !== "low-power" && powerPreference !== "high-performance") {
@@ -121,7 +130,8 @@ export class Gpu {
     for (const name of requiredFeatures) {
       if (!adapter.features.has(name)) throw new LoraError("missing-feature", `features: this adapter has no ${name}; request the Gpu without it`);
     }
-    if (isSoftware(adapter.info) && adapter.features.has("subgroups")) requiredFeatures.push("subgroups");
+    const likely = profile ?? saidProfile(adapter.info);
+    if (likely !== "hardware" && adapter.features.has("subgroups")) requiredFeatures.push("subgroups");
     const requiredLimits: Record<string, number> = {};
     for (const name in adapter.limits) {
       const value = (adapter.limits as Record<string, unknown>)[name];
@@ -135,7 +145,7 @@ export class Gpu {
     }
     const info = device.adapterInfo ?? adapter.info;
     try {
-      return new Gpu(await adopt(webgpu, device, info, true), device, info);
+      return await Gpu.#open(webgpu, device, info, true, profile);
     } catch (error) {
       device.destroy();
       throw error;
@@ -150,8 +160,11 @@ export class Gpu {
    * Rejects with code `invalid-argument` for what is no GPUDevice, `device-lost`, `limit` where the device has lower
    * limits than the kernels need (a compatibility-mode device), `no-webgpu`, `insecure-context` or `wasm-load`.
    */
-  static async fromDevice(device: GPUDevice): Promise<Gpu> {
+  static async fromDevice(device: GPUDevice, options: Pick<GpuOptions, "profile"> = {}): Promise<Gpu> {
     platformObject("device", "GPUDevice", device);
+    checkOptions("Gpu.fromDevice", options, ["profile"]);
+    const { profile } = options;
+    if (profile !== undefined) oneOf("profile", profile, PROFILES);
     const webgpu = findWebGpu();
     const theirs = device as object as Device;
     let lost: { reason: string; message: string } | undefined;
@@ -162,7 +175,13 @@ export class Gpu {
     await theirs.popErrorScope().catch(() => {});
     if (lost) throw new LoraError("device-lost", `the GPU device was lost: ${lost.message || lost.reason}`);
     const info = theirs.adapterInfo ?? { vendor: "", architecture: "", device: "", description: "" };
-    return new Gpu(await adopt(webgpu, theirs, info, false), theirs, info);
+    return Gpu.#open(webgpu, theirs, info, false, profile);
+  }
+
+  static async #open(webgpu: WebGpu, device: Device, info: AdapterInfo, owned: boolean, forced?: GpuProfile): Promise<Gpu> {
+    const as = (profile: GpuProfile, owned = false) => adopt(webgpu, device, info, owned, profile);
+    const profile = forced ?? saidProfile(info) ?? (await timedProfile(device, info, as));
+    return new Gpu(await as(profile, owned), device, info, profile);
   }
 
   /** Starts a recording of dispatches. */
@@ -197,10 +216,6 @@ export class Gpu {
 }
 disposable(Gpu.prototype);
 
-function isSoftware({ architecture, description, isFallbackAdapter }: Adapter["info"]): boolean {
-  return isFallbackAdapter === true || /swiftshader|llvmpipe|lavapipe|warp/i.test(`${architecture} ${description}`);
-}
-
 function findWebGpu(): WebGpu {
   const { navigator, isSecureContext } = globalThis as { navigator?: { gpu?: WebGpu }; isSecureContext?: boolean };
   if (navigator?.gpu) return navigator.gpu;
@@ -220,9 +235,9 @@ async function findAdapter(webgpu: WebGpu, options: object): Promise<Adapter> {
 }
 
 /** Hands a device to wgpu, which would request its own. */
-function adopt(webgpu: WebGpu, device: Device, info: Adapter["info"], owned: boolean): Promise<RawGpu> {
+function adopt(webgpu: WebGpu, device: Device, info: AdapterInfo, owned: boolean, profile: GpuProfile): Promise<RawGpu> {
   const { limits, features } = device;
   const adapter = { limits, features, info, requestDevice: () => Promise.resolve(device) };
-  const work = () => RawGpu.adopt(owned, isSoftware(info)) as Promise<RawGpu>;
+  const work = () => RawGpu.adopt(owned, profile === "software") as Promise<RawGpu>;
   return answering(webgpu, "requestAdapter", () => Promise.resolve(adapter), work);
 }

@@ -8,6 +8,7 @@ export { FrozenLinear, type FrozenLinearOptions, type WeightKind } from "./base.
 export { type CheckpointInfo, Checkpoints, type Resumable } from "./checkpoints.js";
 export { LoraError, type LoraErrorCode } from "./error.js";
 export { Gpu, type GpuFeature, type GpuInfo, type GpuOptions, type GpuStats } from "./gpu.js";
+export type { GpuProfile } from "./profile.js";
 export { type AdapterInit, type AdapterOptions, LoraAdapter, LoraGrad, LoraLinear, type LoraLinearOptions, LoraWeight, type Trained } from "./lora.js";
 export { type GgufInfo, type GgufValue, readGguf } from "./gguf.js";
 export { bceWithLogits, crossEntropy, type LossSpec, mse } from "./loss.js";

@@ -17,16 +17,36 @@ if (golden && !existsSync(golden)) main(async () => stop(`LORA_GOLDEN names ${go
 
 // Native tests run on a GPU in software, alike everywhere; LORA_NATIVE_GPU=1 takes the machine's own, and Vulkan's own
 // VK_DRIVER_FILES another driver.
-function native(...args) {
+function native(args, profile) {
   const own = process.env.LORA_NATIVE_GPU === "1" || process.env.VK_DRIVER_FILES || process.env.VK_ICD_FILENAMES;
   const driver = own ? undefined : softwareVulkan();
   const pair = rust();
   return watch(pair.cargo, ["test", "--no-fail-fast", ...args], {
     ...pair.env,
+    ...(profile && { LORA_PROFILE: profile }),
     ...(driver && { VK_DRIVER_FILES: driver, VK_ICD_FILENAMES: driver }),
     XDG_RUNTIME_DIR: process.env.XDG_RUNTIME_DIR ?? tmpdir(), // Mesa complains without one
     ...(golden && { LORA_GOLDEN: golden }),
   });
+}
+
+// The suites whose kernels are those that fit the device, with the others that can be chosen: those for GPUs, those for software
+// adapters, and those for software adapters without subgroups. The others compare every kernel for both by themselves.
+const CHOOSING = ["bad_input", "base", "golden", "layer", "model", "network", "training", "weights"];
+async function variants(...args) {
+  const fits = process.env.LORA_NATIVE_GPU === "1" ? "hardware" : "software"; // ran already
+  const suites = args.includes("--test") ? [] : CHOOSING.flatMap((name) => ["--test", name]);
+  const results = [];
+  for (const profile of ["hardware", "software", "plain"].filter((each) => each !== fits)) {
+    console.log(`\n── native, the kernels of LORA_PROFILE=${profile} ──`);
+    results.push(await native([...suites, ...args], profile));
+  }
+  return together(results);
+}
+
+function together(results) {
+  const sum = (key) => results.reduce((total, result) => total + result[key], 0);
+  return { code: results.find(({ code }) => code !== 0)?.code ?? 0, passed: sum("passed"), failed: sum("failed"), idle: sum("idle") };
 }
 
 // What both ways of running wasm tests in Chromium need. The test server reads below the crate's root only, so the
@@ -93,8 +113,9 @@ async function smollm2() {
 
 const sections = {
   lint,
-  native,
-  golden: (...args) => native("golden", ...args),
+  native: async (...args) => together([await native(args), ...(args.length || process.env.LORA_PROFILE ? [] : [await variants()])]),
+  variants,
+  golden: (...args) => native(["golden", ...args]),
   browser(...args) {
     const pair = rust();
     const which = args.includes("--test") ? [] : ["--tests"];
@@ -110,8 +131,8 @@ const sections = {
   e2e: (...args) => node(args, "tests/e2e"),
   async model(...args) {
     process.env.LORA_SMOLLM2 = await smollm2();
-    const [first, second] = [await native("--test", "smollm2", "--", "--ignored", "--nocapture"), await node(args, "tests/model")];
-    return { code: first.code || second.code, passed: first.passed + second.passed, failed: first.failed + second.failed, idle: second.idle };
+    const [first, second] = [await native(["--test", "smollm2", "--", "--ignored", "--nocapture"]), await node(args, "tests/model")];
+    return together([{ ...first, idle: 0 }, second]); // what is ignored is what was asked for
   },
   // 10,000 steps, and the figures of docs/reliability.md.
   async soak(...args) {

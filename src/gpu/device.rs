@@ -21,6 +21,8 @@ pub struct GpuRequest {
     pub timestamps: bool,
     /// Choose kernels for this kind of device instead of what the adapter says it is.
     pub profile: Option<Profile>,
+    /// Do without the adapter's subgroups, by which kernels are chosen, too (tests).
+    pub without_subgroups: bool,
 }
 
 /// What kernels are chosen for.
@@ -181,7 +183,8 @@ impl Gpu {
             .await
             .map_err(|e| Error::no_adapter(e.to_string()))?;
         let timestamps = if request.timestamps { wgpu::Features::TIMESTAMP_QUERY } else { wgpu::Features::empty() };
-        let wanted = timestamps | wgpu::Features::SUBGROUP;
+        let subgroups = if request.without_subgroups { wgpu::Features::empty() } else { wgpu::Features::SUBGROUP };
+        let wanted = timestamps | subgroups;
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor {
                 label: Some("lora-webgpu"),

@@ -16,12 +16,21 @@ pub use numbers::{Rng, f64s};
 /// What kernels are chosen for; every adapter can run both.
 pub const PROFILES: [Profile; 2] = [Profile::Hardware, Profile::Software];
 
-/// A GPU with the kernels that fit it, or those that `LORA_PROFILE=hardware` or `software` asks for. No adapter is a failure.
+/// What `LORA_PROFILE` asks for, in the browser when the tests are compiled: `hardware`, `software`, or `plain`, which are the
+/// kernels for software adapters without subgroups.
+fn asked() -> Option<String> {
+    match cfg!(target_arch = "wasm32") {
+        true => option_env!("LORA_PROFILE").map(str::to_string),
+        false => std::env::var("LORA_PROFILE").ok(),
+    }
+}
+
+/// A GPU with the kernels that fit it, or those that are asked for. No adapter is a failure.
 pub async fn gpu() -> Gpu {
-    let profile = std::env::var("LORA_PROFILE").ok().map(|name| match name.as_str() {
+    let profile = asked().map(|name| match name.as_str() {
         "hardware" => Profile::Hardware,
-        "software" => Profile::Software,
-        _ => panic!("LORA_PROFILE is hardware or software, not {name}"),
+        "software" | "plain" => Profile::Software,
+        _ => panic!("LORA_PROFILE is hardware, software or plain, not {name}"),
     });
     shared(profile).await
 }
@@ -33,9 +42,12 @@ pub async fn gpu_as(profile: Profile) -> Gpu {
 
 /// A GPU of the caller's own.
 pub async fn fresh_gpu(profile: Option<Profile>) -> Gpu {
+    let without_subgroups = asked().is_some_and(|name| name == "plain");
     #[cfg(target_arch = "wasm32")]
-    ask_for_subgroups();
-    match Gpu::request(GpuRequest { profile, ..Default::default() }).await {
+    if !without_subgroups {
+        ask_for_subgroups();
+    }
+    match Gpu::request(GpuRequest { profile, without_subgroups, ..Default::default() }).await {
         Ok(gpu) => gpu,
         Err(error) => panic!("the tests need a GPU adapter: {error}"),
     }

@@ -74,8 +74,8 @@ async function table() {
   const nothing = { signal: new AbortController().signal };
   const rows = [
     ["init", L.init, ["/dist/wasm/lora_webgpu_bg.wasm"]],
-    ["Gpu.request", L.Gpu.request, [{ powerPreference: "low-power", forceFallbackAdapter: true, features: [] }]],
-    ["Gpu.fromDevice", L.Gpu.fromDevice, [gpu.device]],
+    ["Gpu.request", L.Gpu.request, [{ powerPreference: "low-power", forceFallbackAdapter: true, features: [], profile: "software" }]],
+    ["Gpu.fromDevice", L.Gpu.fromDevice, [gpu.device, { profile: "software" }]],
     ...methods("Gpu", gpu, { record: [], finished: [], memory: [], stats: [] }),
     ["Tensor", (...args) => new L.Tensor(...args), [gpu, { shape: [2, 2], data: numbers(4, 1), label: "x" }]],
     ["Tensor.fromBuffer", L.Tensor.fromBuffer, [gpu, { buffer, shape: [4], byteOffset: 0, dtype: "float32", label: "x" }]],

@@ -63,7 +63,7 @@ async function remembered(key: string, find: () => Promise<GpuProfile>): Promise
   return profile;
 }
 
-const [TOKENS, FEATURES] = [128, 512];
+const [TOKENS, FEATURES] = [64, 512];
 const ENOUGH = 20; // milliseconds, of clocks that browsers make coarse
 
 /**

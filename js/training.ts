@@ -257,85 +257,42 @@ export abstract class Training<B> {
   protected async *run(options: RunOptions, logDefault: number, prepare: (resuming: boolean) => Run<B>): AsyncGenerator<StepRecord, void, undefined> {
     await this.#queue;
     while (this.#active === "step") await this.#queue;
-    const { epochs = 1, signal, logEvery = logDefault, inFlight = 3, resume: goOn = true, checkpoints } = options;
-    integer("epochs", epochs);
-    checkSignal(signal);
-    if (integer("logEvery", logEvery) > LOG_ROWS) {
-      throw new LoraError("invalid-argument", `logEvery: expected at most ${LOG_ROWS}, which the GPU keeps, got ${logEvery}`);
-    }
-    integer("inFlight", inFlight);
-    const before = boolean("resume", goOn) ? this.#resume : undefined;
-    checkCheckpoints(checkpoints);
-    if (options.onCompile !== undefined && typeof options.onCompile !== "function") {
-      throw new LoraError("invalid-argument", `onCompile: expected a function, got ${show(options.onCompile)}`);
-    }
+    const { epochs, signal, logEvery, inFlight, checkpoints, onCompile, resume: goOn } = checkRun(options, logDefault);
+    const before = goOn ? this.#resume : undefined;
     const { epoch: dataOf, length: known, same, data, validation } = prepare(before !== undefined || epochs > 1);
-    if (before?.data !== undefined && before.data !== data) {
-      throw new LoraError("checkpoint", `the training that was saved had ${before.data}; expected the same, got ${data}`);
-    }
-    if (same && before?.length !== undefined && before.length !== same.length) {
-      throw new LoraError("checkpoint", `${same.name}: expected the ${before.length} of the saved training, got ${same.length}`);
-    }
+    if (before) expectSame(before, data, same);
     this.#enter("training");
     this.#resume = before;
     if (!before) this.#course = {};
-    this.onCompile = options.onCompile;
+    this.onCompile = onCompile;
     const accumulation = this.#accumulation;
+    const attempts = () => this.raw.attempts();
     const running: Promise<unknown>[] = [];
     const drain = async (left: number) => {
       while (running.length > left) await running.shift();
     };
-    // One checkpoint is written while the training goes on.
-    let saving: Promise<void> | undefined;
-    let asked = this.raw.attempts();
-    let saved: Pick<StepRecord, "checkpoint" | "checkpointError"> = {};
-    const save = async () => {
-      await saving;
-      const step = (asked = this.raw.attempts());
-      const written = checkpoints?.run ? checkpoints.run.save(this) : this.saveState();
-      const failed = (checkpointError: LoraError) => {
-        saved = { checkpointError };
-        checkpoints?.onError?.(checkpointError);
-      };
-      saving = written.then(() => void (saved = { checkpoint: step }), failed);
-      saving.catch(() => {}); // of onError itself: awaited before the next one
-    };
-    const finish = async () => {
-      if (checkpoints && this.raw.attempts() !== asked) await save();
-      await saving;
-    };
+    const saver = new Saver(attempts, checkpoints, () => (checkpoints?.run ? checkpoints.run.save(this) : this.saveState()));
     const stopping = wakers(signal, this.gpu);
     let failed = false, lost = false;
     try {
       if (!this.#kept) await this.saveState();
-      const resume = before ?? { ...START, evaluated: this.raw.attempts() };
-      const patience = validation?.patience ?? Infinity;
+      const resume = before ?? { ...START, evaluated: attempts() };
       let place: Place = { ...resume, data, length: same?.length };
       let length = known;
-      let [logged, tokens, began, steps, milliseconds] = [this.raw.attempts(), 0, performance.now(), 0, 0];
+      const pace = new Pace(attempts());
       let validationLoss: number | undefined;
-      let total: number | undefined;
       const take = async (): Promise<StepRecord | undefined> => {
         await drain(0);
-        const record = await this.#record(logged, place.epoch, tokens, began);
-        const now = performance.now();
-        milliseconds += now - began;
-        steps += this.raw.attempts() - logged;
-        [logged, tokens, began] = [this.raw.attempts(), 0, now];
+        const record = await this.#record(pace.logged, place.epoch, pace.tokens, pace.began);
+        const left = pace.take(attempts());
         if (!record) return undefined;
-        if (total !== undefined) {
-          record.total = total;
-          record.secondsLeft = (Math.max(0, total - record.step) * milliseconds) / 1000 / steps;
-        }
-        if (validationLoss !== undefined) record.validationLoss = validationLoss;
-        Object.assign(record, saved);
+        Object.assign(record, left, validationLoss !== undefined && { validationLoss }, saver.take());
         validationLoss = undefined;
-        saved = {};
         return record;
       };
       // Whether to stop. An evaluation that a checkpoint came before is made up for.
       const validate = async (): Promise<boolean> => {
-        const step = this.raw.attempts();
+        const step = attempts();
         if (validation && step % validation.every === 0 && place.evaluated < step) {
           await drain(0);
           validationLoss = await validation.evaluate();
@@ -343,39 +300,39 @@ export abstract class Training<B> {
           place = { ...place, evaluated: step, lowest: better ? validationLoss : place.lowest, worse: better ? 0 : place.worse + 1 };
           this.#standsAt(step, place);
         }
-        return place.worse >= patience;
+        return place.worse >= (validation?.patience ?? Infinity);
       };
-      this.#standsAt(this.raw.attempts(), place);
+      this.#standsAt(attempts(), place);
       let stop = await validate();
       for (let epoch = resume.epoch; epoch < epochs && !stop; epoch++) {
         const start = epoch === resume.epoch ? resume.batch : 0;
         const { batches, skip } = dataOf(epoch, start);
-        const first = this.raw.attempts() - Math.ceil(start / accumulation); // steps before this epoch
+        const first = attempts() - Math.ceil(start / accumulation); // steps before this epoch
         const plan = () => {
-          if (length !== undefined) total = first + (epochs - epoch) * Math.ceil(length / accumulation);
+          if (length !== undefined) pace.total = first + (epochs - epoch) * Math.ceil(length / accumulation);
         };
         plan();
         let seen = start;
         place = { ...place, epoch, batch: start };
-        this.#standsAt(this.raw.attempts(), place);
+        this.#standsAt(attempts(), place);
         for await (const window of windows(until(stopping, batches), skip, accumulation)) {
           if (signal?.aborted) break;
           seen += window.length;
           place = { ...place, batch: seen };
-          this.#standsAt(this.raw.attempts() + 1, place);
+          this.#standsAt(attempts() + 1, place);
           const step = await this.submit(window);
           this.#resume = undefined;
-          tokens += step.tokens;
+          pace.tokens += step.tokens;
           const done = Promise.all([step.submitted, this.gpu.finished()]);
           done.catch(() => {}); // awaited below, in order
           running.push(done);
           await drain(inFlight - 1);
           stop = await validate();
-          if (checkpoints && this.raw.attempts() % checkpoints.every === 0) await save();
-          if (this.raw.attempts() - logged >= logEvery) {
+          await saver.step();
+          if (attempts() - pace.logged >= logEvery) {
             const record = await take();
             if (record) yield record;
-            began = performance.now(); // the consumer's time is not ours
+            pace.goOn(); // the consumer's time is not ours
           }
           if (stop) break;
         }
@@ -383,11 +340,11 @@ export abstract class Training<B> {
         if (seen === 0) throw new LoraError("invalid-argument", `batches: expected at least one batch in epoch ${epoch}, got none`);
         length ??= seen;
         plan();
-        this.#standsAt(this.raw.attempts(), { ...place, epoch: epoch + 1, batch: 0 });
+        this.#standsAt(attempts(), { ...place, epoch: epoch + 1, batch: 0 });
       }
       if (!signal?.aborted) this.#resume = undefined; // where there was nothing left to do
       await drain(0);
-      await finish();
+      await saver.finish();
       const record = await take();
       if (record) yield record;
     } catch (error) {
@@ -395,11 +352,11 @@ export abstract class Training<B> {
       lost = error instanceof LoraError && error.code === "device-lost";
       throw error;
     } finally {
-      await Promise.allSettled([...running, saving]);
+      await Promise.allSettled([...running, saver.writing]);
       stopping.end();
       this.onCompile = undefined;
       try {
-        if (!failed) await finish(); // after a break
+        if (!failed) await saver.finish(); // after a break
       } finally {
         if (!this.#resume && !lost && !stopping.lost()) this.#course = undefined;
         this.#leave();
@@ -520,6 +477,104 @@ function load(raw: RawTraining, bytes: Uint8Array): { place: Place; bitsMayDiffe
     worse: number(note.worse, 0),
   };
   return { place, bitsMayDiffer };
+}
+
+/** The options of a training with their defaults. */
+function checkRun(options: RunOptions, logDefault: number) {
+  const { epochs = 1, signal, logEvery = logDefault, inFlight = 3, resume = true, checkpoints, onCompile } = options;
+  integer("epochs", epochs);
+  checkSignal(signal);
+  if (integer("logEvery", logEvery) > LOG_ROWS) {
+    throw new LoraError("invalid-argument", `logEvery: expected at most ${LOG_ROWS}, which the GPU keeps, got ${logEvery}`);
+  }
+  integer("inFlight", inFlight);
+  boolean("resume", resume);
+  checkCheckpoints(checkpoints);
+  if (onCompile !== undefined) callable("onCompile", onCompile);
+  return { epochs, signal, logEvery, inFlight, resume, checkpoints, onCompile };
+}
+
+/** A training goes on with what it was saved with. */
+function expectSame(before: Place, data: string, same: { name: string; length: number } | undefined): void {
+  if (before.data !== undefined && before.data !== data) {
+    throw new LoraError("checkpoint", `the training that was saved had ${before.data}; expected the same, got ${data}`);
+  }
+  if (same && before.length !== undefined && before.length !== same.length) {
+    throw new LoraError("checkpoint", `${same.name}: expected the ${before.length} of the saved training, got ${same.length}`);
+  }
+}
+
+/** How fast the steps go, and how long the rest of them takes. */
+class Pace {
+  /** The step of the last record, the tokens since then, and since when they are timed. */
+  logged: number;
+  tokens = 0;
+  began = performance.now();
+  /** Steps there will be, where that is known. */
+  total: number | undefined;
+  #steps = 0;
+  #milliseconds = 0;
+
+  constructor(step: number) {
+    this.logged = step;
+  }
+
+  /** What a record at `step` says of them. */
+  take(step: number): Pick<StepRecord, "total" | "secondsLeft"> {
+    this.#milliseconds += performance.now() - this.began;
+    this.#steps += step - this.logged;
+    [this.logged, this.tokens] = [step, 0];
+    this.goOn();
+    const { total } = this;
+    return total === undefined ? {} : { total, secondsLeft: (Math.max(0, total - step) * this.#milliseconds) / 1000 / this.#steps };
+  }
+
+  goOn(): void {
+    this.began = performance.now();
+  }
+}
+
+/** Keeps checkpoints, of which one is written while the training goes on. */
+class Saver {
+  writing: Promise<void> | undefined;
+  readonly #attempts: () => number;
+  readonly #options: RunOptions["checkpoints"];
+  readonly #write: () => Promise<unknown>;
+  #asked: number;
+  #news: Pick<StepRecord, "checkpoint" | "checkpointError"> = {};
+
+  constructor(attempts: () => number, options: RunOptions["checkpoints"], write: () => Promise<unknown>) {
+    [this.#attempts, this.#options, this.#write, this.#asked] = [attempts, options, write, attempts()];
+  }
+
+  /** After a step. */
+  async step(): Promise<void> {
+    if (this.#options && this.#attempts() % this.#options.every === 0) await this.#save();
+  }
+
+  /** Resolves when the last steps are written, too. */
+  async finish(): Promise<void> {
+    if (this.#options && this.#attempts() !== this.#asked) await this.#save();
+    await this.writing;
+  }
+
+  /** What the next record says. */
+  take(): Pick<StepRecord, "checkpoint" | "checkpointError"> {
+    const news = this.#news;
+    this.#news = {};
+    return news;
+  }
+
+  async #save(): Promise<void> {
+    await this.writing;
+    const step = (this.#asked = this.#attempts());
+    const failed = (checkpointError: LoraError) => {
+      this.#news = { checkpointError };
+      this.#options?.onError?.(checkpointError);
+    };
+    this.writing = this.#write().then(() => void (this.#news = { checkpoint: step }), failed);
+    this.writing.catch(() => {}); // of onError itself: awaited before the next one
+  }
 }
 
 function checkCheckpoints(checkpoints: RunOptions["checkpoints"]): void {

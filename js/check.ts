@@ -15,10 +15,11 @@ export function checkOptions(what: string, options: unknown, allowed: readonly s
 
 /** An integer in [minimum, 2³²). */
 export function integer(name: string, value: unknown, minimum = 1): number {
-  if (typeof value !== "number" || !Number.isInteger(value) || value < minimum || value > 0xffffffff) {
-    throw new LoraError("invalid-argument", `${name}: expected an integer of at least ${minimum}, got ${show(value)}`);
+  if (typeof value === "number" && Number.isInteger(value) && value >= minimum) {
+    if (value <= 0xffffffff) return value;
+    throw new LoraError("invalid-argument", `${name}: expected an integer of at most ${0xffffffff}, got ${value}`);
   }
-  return value;
+  throw new LoraError("invalid-argument", `${name}: expected an integer of at least ${minimum}, got ${show(value)}`);
 }
 
 /** A finite number. */

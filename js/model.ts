@@ -1,7 +1,7 @@
 // Language models: loading, adapters, generation and training by token ids.
 import { RawAdapterConfig, type RawCausalLM, type RawGeneration, type RawGpu, RawLanguageTrainer, RawModelLoader } from "./wasm/lora_webgpu.js";
 import { compileAhead } from "./adopt.js";
-import { bind, boolean, checkOptions, checkSignal, disposable, finite, ids, integer, seedNumber, show, unwrap } from "./check.js";
+import { bind, boolean, checkOptions, checkSignal, disposable, finite, ids, integer, oneOf, seedNumber, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 import { type OptimizerSpec, rawOptions, type ScheduleSpec } from "./optim.js";
@@ -24,16 +24,24 @@ export interface ModelAdapterOptions {
   modulesToSave?: readonly string[];
   /** Share of a layer's input that training drops before A; default 0. */
   dropout?: number;
+  /** Scale by `alpha / √rank` in place of `alpha / rank`. */
   useRslora?: boolean;
+  /** Train the rows' magnitudes apart from their directions (DoRA). */
   useDora?: boolean;
+  /** A trained bias beside B. */
   loraBias?: boolean;
   /** Which of the model's own biases are trained: those of the adapted modules, or all; default "none". */
   bias?: "none" | "lora_only" | "all";
+  /** How A and B start, by one of {@link AdapterInit} that leaves the base as it is; default "peft". */
+  init?: "peft" | "gaussian" | "orthogonal";
   /** The same seed gives the same bits on every device. */
   seed?: number;
 }
 
-const ADAPTER_OPTIONS = ["rank", "alpha", "targetModules", "modulesToSave", "dropout", "useRslora", "useDora", "loraBias", "bias", "seed"];
+const ADAPTER_OPTIONS = ["rank", "alpha", "targetModules", "modulesToSave", "dropout", "useRslora", "useDora", "loraBias", "bias", "init", "seed"];
+
+const BIASES = ["none", "lora_only", "all"] as const;
+const INITS = ["peft", "gaussian", "orthogonal"] as const;
 
 /** Options of {@link CausalLM.estimate}. */
 export interface EstimateOptions extends ModelAdapterOptions {
@@ -213,7 +221,7 @@ export class CausalLM {
     this.adapterEnabled = true;
   }
 
-  /** PEFT's two files of the adapter as it is after what was submitted so far. */
+  /** PEFT's two files of the adapter as it is after what was submitted so far; {@link adapterScale} is no part of it. */
   async saveAdapter(): Promise<{ config: string; weights: Uint8Array }> {
     const [config, weights] = (await this.#raw.saveAdapter()) as [string, Uint8Array];
     return { config, weights };
@@ -224,7 +232,10 @@ export class CausalLM {
     this.#raw.removeAdapter();
   }
 
-  /** Whether the adapter takes part in what is begun from now on. */
+  /**
+   * Whether the adapter takes part in what is begun from now on: {@link logits}, an evaluation, or {@link generate} when its first
+   * `next()` is called, so that what was switched off for it can be switched on again in the same turn. A step of a training needs it.
+   */
   get adapterEnabled(): boolean {
     return this.#enabled;
   }
@@ -233,7 +244,10 @@ export class CausalLM {
     this.#raw.setEnabled(enabled);
   }
 
-  /** A factor of the adapter's scaling, for what is begun from now on; 1 at first, and again for every new adapter. */
+  /**
+   * A factor of the adapter's scaling, for what is begun from now on, as {@link adapterEnabled} says; 1 at first, and again for every
+   * new adapter. A step of a training needs it to be 1, and neither {@link saveAdapter} nor a checkpoint has it.
+   */
   get adapterScale(): number {
     return this.#scale;
   }
@@ -295,8 +309,8 @@ export interface LanguageTrainerOptions {
   /** Examples that go through the model together, the shorter ones padded; default 1. */
   batchSize?: number;
   /**
-   * Put several examples into one row of at most this many tokens, where they do not see each other, so that little is padded. Rows
-   * count for `batchSize` then. Default: one example a row.
+   * Put several examples into one row of at most this many tokens, where they do not see each other, so that little is padded; at
+   * most the model's positions. Rows count for `batchSize` then. Default: one example a row.
    */
   packTo?: number;
   /** Batches that make one step together, as one mean over all labels that count; default 1. */
@@ -326,7 +340,7 @@ type TokenBatch = [number, Int32Array, Int32Array, Int32Array, number];
 /** Trains the adapter of a {@link CausalLM} on token ids. */
 export class LanguageTrainer extends Training<TokenBatch> {
   readonly #options: LanguageTrainerOptions & { batchSize: number; gradientAccumulation: number; seed: number; packTo: number };
-  #maxPositions: number;
+  #model: CausalLM;
   // Shapes of batches whose kernels were compiled, and where.
   readonly #ready = new Set<string>();
   #readyOn: Gpu | undefined;
@@ -340,11 +354,15 @@ export class LanguageTrainer extends Training<TokenBatch> {
     integer("gradientAccumulation", gradientAccumulation);
     seedNumber(seed);
     integer("packTo", packTo, options.packTo === undefined ? 0 : 2);
+    unwrap<RawCausalLM>("model", CausalLM, model);
+    if (packTo > model.maxPositions) {
+      throw new LoraError("invalid-argument", `packTo: expected at most the model's ${model.maxPositions} positions, got ${packTo}`);
+    }
     const own = { ...options, batchSize, gradientAccumulation, checkpointing: boolean("checkpointing", checkpointing), packTo, seed };
     const raw = languageTrainer(model, own);
     super(gpuOf(model), raw, gradientAccumulation);
     this.#options = own;
-    this.#maxPositions = model.maxPositions;
+    this.#model = model;
   }
 
   /**
@@ -403,13 +421,14 @@ export class LanguageTrainer extends Training<TokenBatch> {
     unwrap<RawCausalLM>("model", CausalLM, model);
     return this.replace(gpuOf(model), () => {
       const raw = languageTrainer(model, this.#options);
-      return { raw, use: () => void (this.#maxPositions = model.maxPositions), drop: () => raw.destroy() };
+      return { raw, use: () => void (this.#model = model), drop: () => raw.destroy() };
     });
   }
 
   /** @internal */
   protected async submit(batches: TokenBatch[]): Promise<{ submitted: Promise<unknown>; tokens: number }> {
     const raw = this.raw as RawLanguageTrainer;
+    this.#expectAdapter();
     if (this.#readyOn !== this.gpu) this.#ready.clear();
     this.#readyOn = this.gpu;
     for (const [rows, ids] of batches) {
@@ -418,11 +437,19 @@ export class LanguageTrainer extends Training<TokenBatch> {
       if (raw.missing(...shape) > 0) await compileAhead(this.gpu.device, (keep) => void raw.compile(...shape, keep), this.onCompile);
       this.#ready.add(String(shape));
     }
+    this.#expectAdapter(); // as compiling took its time
     const before = raw.attempts();
     const submitted = raw.step(batches) as Promise<unknown>;
     // The first time that a shape comes, the update follows when the GPU has accepted all else.
     if (this.raw.attempts() === before) await submitted;
     return { submitted, tokens: batches.reduce((sum, batch) => sum + batch[4], 0) };
+  }
+
+  /** A step trains what the adapter is, and not what somebody looks at. */
+  #expectAdapter(): void {
+    const { adapterEnabled, adapterScale } = this.#model;
+    if (!adapterEnabled) throw new LoraError("invalid-argument", "adapterEnabled: expected true for a step of a training, got false");
+    if (adapterScale !== 1) throw new LoraError("invalid-argument", `adapterScale: expected 1 for a step of a training, got ${adapterScale}`);
   }
 
   async #evaluate(examples: readonly TokenExample[]): Promise<{ loss: number; perplexity: number }> {
@@ -439,7 +466,7 @@ export class LanguageTrainer extends Training<TokenBatch> {
   *#batches(examples: readonly TokenExample[], start: number): Generator<TokenBatch, void, undefined> {
     const { batchSize, packTo } = this.#options;
     const rows = rowsOf(examples, packTo);
-    for (let i = start * batchSize; i < rows.length; i += batchSize) yield batchOf(rows.slice(i, i + batchSize), packTo, this.#maxPositions);
+    for (let i = start * batchSize; i < rows.length; i += batchSize) yield batchOf(rows.slice(i, i + batchSize), packTo, this.#model.maxPositions);
   }
 }
 
@@ -453,20 +480,16 @@ function checkFile(name: string, file: unknown): void {
   if (!isFile(file)) throw new LoraError("invalid-argument", `${name}: expected a Uint8Array, Blob or File, got ${show(file)}`);
 }
 
-function adapterConfig({ rank, alpha = rank, targetModules = [], modulesToSave = [], dropout = 0, useRslora, useDora, loraBias, bias = "none" }: ModelAdapterOptions): RawAdapterConfig {
-  const which = ["none", "lora_only", "all"].indexOf(bias);
-  if (which < 0) throw new LoraError("invalid-argument", `bias: expected none, lora_only or all, got ${show(bias)}`);
-  const flags = [useRslora, useDora, loraBias].reduce(
-    (sum: number, flag, bit) => sum + (boolean("flags", flag ?? false) ? 1 << bit : 0),
-    0,
-  );
+function adapterConfig({ rank, alpha = rank, targetModules = [], modulesToSave = [], dropout = 0, useRslora, useDora, loraBias, bias = "none", init = "peft" }: ModelAdapterOptions): RawAdapterConfig {
+  const which = BIASES.indexOf(oneOf("bias", bias, BIASES)), start = INITS.indexOf(oneOf("init", init, INITS));
+  const flags = Object.entries({ useRslora, useDora, loraBias }).reduce((sum, [name, flag], bit) => sum + (boolean(name, flag ?? false) ? 1 << bit : 0), 0);
   for (const [what, names] of Object.entries({ targetModules, modulesToSave })) {
     if (!Array.isArray(names) || names.some((name) => typeof name !== "string" || name === "")) {
       throw new LoraError("invalid-argument", `${what}: expected an array of names, got ${show(names)}`);
     }
   }
   const [r, a, d] = [integer("rank", rank), finite("alpha", alpha), finite("dropout", dropout)];
-  return new RawAdapterConfig(r, a, [...targetModules], [...modulesToSave], d, flags + 8 * which);
+  return new RawAdapterConfig(r, a, [...targetModules], [...modulesToSave], d, flags + 8 * which + 32 * start);
 }
 
 function checkExamples(name: string, examples: readonly TokenExample[], packTo: number): void {
@@ -511,8 +534,7 @@ const padded = (tokens: number, most: number) => Math.max(tokens, Math.min(16 * 
  */
 function batchOf(rows: readonly TokenExample[][], packTo: number, maxPositions: number): TokenBatch {
   const sizes = rows.map((row) => row.reduce((sum, { inputIds }) => sum + inputIds.length, 0));
-  const longest = Math.max(...sizes);
-  const tokens = packTo > 0 ? Math.max(longest, Math.min(packTo, maxPositions)) : padded(longest, maxPositions);
+  const tokens = packTo > 0 ? packTo : padded(Math.max(...sizes), maxPositions);
   const [all, segments, labels] = [0, 0, -100].map((fill) => new Int32Array(rows.length * tokens).fill(fill)) as [Int32Array, Int32Array, Int32Array];
   rows.forEach((row, i) => {
     let at = i * tokens;

@@ -148,9 +148,10 @@ impl Adapter {
         [vec![pair(&self.weight.a, &self.grad.a)], fast]
     }
 
-    /// What a checkpoint must agree with.
-    pub(crate) fn description(&self) -> String {
-        let (scaling, dropout) = (self.scaling().to_bits(), self.dropout.to_bits());
+    /// What a checkpoint must agree with; `scaled` with the factor of its scaling.
+    pub(crate) fn description(&self, scaled: bool) -> String {
+        let scaling = if scaled { self.scaling() } else { self.own_scaling };
+        let (scaling, dropout) = (scaling.to_bits(), self.dropout.to_bits());
         let variants = [("dora", &self.magnitude), ("lora_bias", &self.lora_bias), ("bias", &self.base_bias)];
         let variants: String =
             variants.iter().filter(|(_, tensor)| tensor.is_some()).map(|(name, _)| format!(", {name}")).collect();

@@ -348,10 +348,10 @@ impl LoraLinear {
         self.primary().scaling()
     }
 
-    /// What it is, as a checkpoint says it.
-    pub(crate) fn description(&self) -> String {
+    /// What it is, as a checkpoint says it; `scaled` with the factors of its adapters' scalings.
+    pub(crate) fn description(&self, scaled: bool) -> String {
         let (rows, columns) = (self.out_features(), self.in_features());
-        let adapters: Vec<_> = self.active().iter().map(|adapter| adapter.description()).collect();
+        let adapters: Vec<_> = self.active().iter().map(|adapter| adapter.description(scaled)).collect();
         format!("{}[{rows}×{columns}: {}]", self.name().unwrap_or_default(), adapters.join("; "))
     }
 

@@ -87,7 +87,8 @@ impl LanguageTrainer {
     }
 
     fn saved(&self) -> Saved<'_> {
-        let mut layers: Vec<_> = self.model().loras().iter().map(|layer| layer.description()).collect();
+        // A model's adapter may be looked at with another factor at any time: no part of the training.
+        let mut layers: Vec<_> = self.model().loras().iter().map(|layer| layer.description(false)).collect();
         for (name, trained) in self.model().trained_whole() {
             layers.push(name + &crate::gpu::show(trained.value.shape()));
         }
@@ -146,6 +147,10 @@ impl Saved<'_> {
         let entry = |key: &str| metadata.iter().find(|(k, _)| k == key).map_or("nothing", |(_, value)| value.as_str());
         let same = |key: &str, own: &str| match entry(key) {
             found if found == own => Ok(()),
+            found if key == "layers" => {
+                let (own, found) = first_difference(own, found);
+                Err(Error::checkpoint(format!("{key}: expected {own}, got {found}")))
+            }
             found => Err(Error::checkpoint(format!("{key}: expected {own}, got {found}"))),
         };
         same("format", FORMAT)?;
@@ -239,6 +244,17 @@ fn crc32(before: u32, bytes: &[u8]) -> u32 {
         let crc = (crc >> 4) ^ TABLE[crc as usize & 15];
         (crc >> 4) ^ TABLE[crc as usize & 15]
     })
+}
+
+/// The first layer of two descriptions that is not the same in both.
+fn first_difference<'a>(own: &'a str, found: &'a str) -> (&'a str, &'a str) {
+    let (mut own, mut found) = (own.split_inclusive(']'), found.split_inclusive(']'));
+    loop {
+        let (own, found) = (own.next(), found.next());
+        if own != found || own.is_none() {
+            return (own.map_or("nothing", str::trim), found.map_or("nothing", str::trim));
+        }
+    }
 }
 
 fn foreign() -> Error {

@@ -67,7 +67,7 @@ impl Network {
     pub(crate) fn description(&self) -> String {
         fn describe(modules: &[Module]) -> String {
             let parts = modules.iter().map(|module| match module {
-                Module::Linear(layer) => layer.description(),
+                Module::Linear(layer) => layer.description(true),
                 Module::Activation(kind) => format!("{kind:?}"),
                 Module::Norm(norm) => norm.description(),
                 Module::Residual(inner) => format!("x + ({})", describe(inner)),

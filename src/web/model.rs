@@ -147,7 +147,8 @@ pub struct RawAdapterConfig(AdapterConfig);
 
 #[wasm_bindgen]
 impl RawAdapterConfig {
-    /// `flags`: 1 rsLoRA, 2 DoRA, 4 lora_bias, 8 bias lora_only, 16 all. Without `targets` all linear layers; `saved` are trained whole.
+    /// `flags`: 1 rsLoRA, 2 DoRA, 4 lora_bias; 8 bias lora_only, 16 all; 32 a gaussian start, 64 an orthogonal one. Without
+    /// `targets` all linear layers; `saved` are trained whole.
     #[wasm_bindgen(constructor)]
     pub fn new(
         rank: usize,
@@ -169,6 +170,9 @@ impl RawAdapterConfig {
         }
         if flags & 24 > 0 {
             config.set("bias", if flags & 8 > 0 { "\"lora_only\"" } else { "\"all\"" })?;
+        }
+        if flags & 96 > 0 {
+            config.set("init_lora_weights", if flags & 32 > 0 { "\"gaussian\"" } else { "\"orthogonal\"" })?;
         }
         config.set("lora_dropout", &crate::error::show_number(dropout))?;
         config.set("task_type", "\"CAUSAL_LM\"")?;

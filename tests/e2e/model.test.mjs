@@ -274,6 +274,76 @@ inPage("a training saved in the middle goes on with the same bits, and the adapt
   assert.notDeepEqual(scaled[2], scaled[1]);
 });
 
+inPage("another scale or none of the adapter: a step refuses it by name, and a state of that moment is taken over; of another adapter it names the first layer", async () => {
+  const begin = async (more) => {
+    const model = await L.CausalLM.load(gpu, await source());
+    model.addAdapter({ rank: 2, seed: 3, ...more });
+    return { model, trainer: new L.LanguageTrainer(model, { optimizer: L.adamw({ lr: 1e-2 }) }) };
+  };
+  const one = await begin(), other = await begin(), larger = await begin({ alpha: 3 });
+  const train = ({ trainer }) => code(collect(trainer.train(examplesOf([5]))));
+  const result = { trained: await train(one) };
+  one.model.adapterScale = 1.5;
+  const state = await one.trainer.saveState();
+  result.taken = await code((async () => other.trainer.loadState(state))());
+  result.scaled = await train(one);
+  one.model.adapterScale = 1;
+  one.model.adapterEnabled = false;
+  result.disabled = await train(one);
+  one.model.adapterEnabled = true;
+  result.again = await train(one);
+  result.larger = await code((async () => larger.trainer.loadState(state))());
+  for (const { model, trainer } of [one, other, larger]) { trainer.dispose(); model.dispose(); }
+  return result;
+}, undefined, ({ larger, ...result }) => {
+  assert.deepEqual(result, {
+    trained: "success", taken: "success", scaled: "invalid-argument: adapterScale: expected 1 for a step of a training, got 1.5",
+    disabled: "invalid-argument: adapterEnabled: expected true for a step of a training, got false", again: "success",
+  });
+  assert.match(larger, /^checkpoint: .*: layers: expected model\.layers\.0\.\S+q_proj\[[^\]]+\], got model\.layers\.0\.\S+q_proj\[[^\]]+\]$/);
+});
+
+inPage("an adapter starts as PEFT's does, by a normal or with B·A = 0; options that are none are refused by their names", async () => {
+  const model = await L.CausalLM.load(gpu, await source());
+  const prompt = [1, 2, 3];
+  const base = String(await model.logits(prompt));
+  const starts = {};
+  for (const init of [undefined, "peft", "gaussian", "orthogonal"]) {
+    model.addAdapter({ rank: 2, seed: 3, targetModules: ["layers.0.self_attn.q_proj"], ...(init && { init }) });
+    const { config, weights } = await model.saveAdapter();
+    const { modules: [{ a, b }] } = await L.loadPeft({ config: JSON.parse(config), weights });
+    const deviation = Math.sqrt(a.reduce((sum, v) => sum + v * v, 0) / a.length);
+    const logits = await model.logits(prompt), before = base.split(",").map(Number);
+    starts[init] = { said: JSON.parse(config).init_lora_weights, a: Array.from(a), deviation, zero: b.every((v) => v === 0), off: Math.max(...logits.map((v, i) => Math.abs(v - before[i]))) };
+    model.removeAdapter();
+  }
+  const refused = {};
+  for (const [name, value] of Object.entries({ init: "pissa", bias: "some", useRslora: 1, useDora: "yes", loraBias: "no", rank: 2 ** 32 })) {
+    refused[name] = await code((async () => model.addAdapter({ rank: 2, [name]: value }))());
+  }
+  const packed = (packTo) => code((async () => new L.LanguageTrainer(model, { optimizer: L.sgd(), packTo }))());
+  refused.packTo = await packed(model.maxPositions + 1);
+  model.addAdapter({ rank: 2 });
+  const result = { starts, refused, fits: await packed(model.maxPositions), positions: model.maxPositions };
+  model.dispose();
+  return result;
+}, undefined, ({ starts, refused, fits, positions }) => {
+  const { undefined: none, peft, gaussian, orthogonal } = starts;
+  assert.deepEqual([none.said, peft.said, gaussian.said, orthogonal.said], [true, true, "gaussian", "orthogonal"]);
+  assert.deepEqual(none, peft);
+  assert.ok(peft.zero && gaussian.zero && peft.off === 0 && gaussian.off === 0);
+  assert.ok(Math.abs(gaussian.deviation - 1 / 2) < 0.15, `${gaussian.deviation}`);
+  assert.ok(!orthogonal.zero && orthogonal.off < 1e-4, `${orthogonal.off}`);
+  assert.equal(refused.useRslora, "invalid-argument: useRslora: expected true or false, got 1");
+  assert.equal(refused.useDora, 'invalid-argument: useDora: expected true or false, got "yes"');
+  assert.equal(refused.loraBias, 'invalid-argument: loraBias: expected true or false, got "no"');
+  assert.equal(refused.rank, "invalid-argument: rank: expected an integer of at most 4294967295, got 4294967296");
+  assert.equal(refused.init, 'invalid-argument: init: expected peft, gaussian, orthogonal, got "pissa"');
+  assert.equal(refused.bias, 'invalid-argument: bias: expected none, lora_only, all, got "some"');
+  assert.equal(refused.packTo, `invalid-argument: packTo: expected at most the model's ${positions} positions, got ${positions + 1}`);
+  assert.equal(fits, "success");
+});
+
 inPage("a state saved at any moment of a training has as many steps in the optimiser as in the data; an end is the end of all epochs", async () => {
   const examples = Array.from({ length: 3 }, (_, i) => {
     const inputIds = Int32Array.from({ length: 5 }, (_, t) => (7 * i + 3 * t) % 50);

@@ -225,6 +225,9 @@ pub(crate) struct Params {
 }
 
 const FIRST_SLOTS: u64 = 256;
+/// Slots that values of earlier submits are kept in, 2 MiB of them: a language model's batches of sixteen shapes need some
+/// thousand.
+const MOST_SLOTS: u64 = 8192;
 
 impl Params {
     pub fn new(device: &wgpu::Device) -> Params {
@@ -243,15 +246,17 @@ impl Params {
     /// Makes room for `dispatches` values that none of one submit's dispatches will lose.
     pub fn reserve(&mut self, gpu: &Gpu, pipelines: &mut Pipelines, dispatches: usize) {
         let capacity = self.buffer.size() / ALIGN;
-        if (self.slots.len() + dispatches) as u64 <= capacity {
+        let needed = (self.slots.len() + dispatches) as u64;
+        if needed <= capacity {
             return;
         }
         // Submits already made keep their values: writes are ordered after them.
         self.slots.clear();
         gpu.moved();
-        if dispatches as u64 > capacity {
+        let more = needed.next_power_of_two().min(MOST_SLOTS).max(dispatches as u64);
+        if more > capacity {
             self.buffer.destroy();
-            self.buffer = Params::allocate(gpu.device(), (dispatches as u64).next_power_of_two());
+            self.buffer = Params::allocate(gpu.device(), more);
             pipelines.forget_all_bind_groups();
         }
     }

@@ -1,4 +1,4 @@
-import { type RawGpu, type RawPlan, RawTrainer } from "./wasm/lora_webgpu.js";
+import { type RawGpu, type RawPlan, type RawTensor, RawTrainer } from "./wasm/lora_webgpu.js";
 import { compileAhead } from "./adopt.js";
 import { checkOptions, finite, float32Array, integer, numbers, seedNumber, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
@@ -7,6 +7,7 @@ import { become, type LoraLinear, remake, touchActive } from "./lora.js";
 import { type LossSpec, lossArguments } from "./loss.js";
 import { loraLayers, type NetworkPart, rawModules, withLayers } from "./network.js";
 import { type OptimizerSpec, rawOptions, type ScheduleSpec } from "./optim.js";
+import { Tensor } from "./tensor.js";
 import { lot, type RunOptions, type StepRecord, Training } from "./training.js";
 
 /** Options of {@link Trainer}. */
@@ -25,12 +26,18 @@ export interface TrainerOptions {
   seed?: number;
 }
 
-/** One micro-batch. */
+/**
+ * One micro-batch. What comes round again can be kept on the GPU, as a {@link Tensor} of the trainer's Gpu, and need not be
+ * uploaded each time; it stays the caller's to dispose of.
+ */
 export interface Batch {
   /** `[tokens, inFeatures]`, row-major. */
-  x: Float32Array;
-  /** `[tokens, outFeatures]`; for cross-entropy class labels `[tokens]`. */
-  target: Float32Array | Int32Array;
+  x: Float32Array | Tensor;
+  /**
+   * `[tokens, outFeatures]`; for cross-entropy class labels `[tokens]`. Of a tensor's labels one out of range makes the loss
+   * infinite, so that the step is skipped; in an array it throws.
+   */
+  target: Float32Array | Int32Array | Tensor;
 }
 
 /** Something that can be gone through. */
@@ -172,21 +179,25 @@ export class Trainer extends Training<Batch> {
   /** Checks a batch; gives its tokens. */
   #check(batch: Batch): number {
     checkOptions("batch", batch, ["x", "target"]);
-    const x = float32Array("x", batch.x);
-    const target = numbers("target", batch.target);
+    const { x, target } = batch;
     const width = this.#raw.inFeatures();
-    if (x.length === 0 || x.length % width !== 0) {
-      throw new LoraError("shape", `x: expected rows of ${width} elements, at least one, got ${x.length} elements`);
+    const length = x instanceof Tensor ? x.shape.reduce((product, dimension) => product * dimension, 1) : float32Array("x", x).length;
+    if (length === 0 || length % width !== 0) {
+      throw new LoraError("shape", `x: expected rows of ${width} elements, at least one, got ${length} elements`);
     }
+    if (!(target instanceof Tensor)) numbers("target", target);
     if (this.#options.loss.kind === "crossEntropy" && target instanceof Int32Array) this.#raw.checkLabels(target);
-    return x.length / width;
+    return length / width;
   }
 
-  /** Writes a batch to the GPU for `work`, which submits in this very turn: an evaluation may write to the same tensors in another. */
+  /** Loads a batch for `work`, which submits in this very turn: an evaluation may write to the same tensors in another. */
   #with<T>(batch: Batch, work: (plan: RawPlan) => T): T {
     const plan = this.#raw.plan(this.#check(batch));
     try {
-      plan.load(batch.x, batch.target);
+      for (const [inputs, part] of [[false, batch.target], [true, batch.x]] as const) {
+        if (part instanceof Tensor) plan.copy(inputs, unwrap<RawTensor>(inputs ? "x" : "target", Tensor, part));
+        else plan.write(inputs, part);
+      }
       return work(plan);
     } finally {
       plan.free();

@@ -27,6 +27,6 @@ pub use model::{
 pub use nn::{Activation, Norm};
 pub use optim::{AdamW, LOG_ROWS, Optimizer, OptimizerKind, OptimizerOptions, Schedule, Sgd};
 pub use train::{
-    Batch, LanguageTrainer, Module, Network, Origin, Outcome, Position, Resumed, StepRecord, Targets, TokenBatch,
-    Trainer,
+    Batch, Inputs, LanguageTrainer, Module, Network, Origin, Outcome, Position, Resumed, StepRecord, Targets,
+    TokenBatch, Trainer,
 };

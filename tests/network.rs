@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use common::{PROFILES, Rng, bits, f64s, gpu, gpu_as, refused};
 use lora_webgpu::{
-    Activation, Batch, FrozenLinear, Gpu, LoraConfig, LoraLinear, Loss, Module, Network, Norm, OptimizerKind,
+    Activation, Batch, FrozenLinear, Gpu, Inputs, LoraConfig, LoraLinear, Loss, Module, Network, Norm, OptimizerKind,
     OptimizerOptions, Sgd, Targets, Trainer,
 };
 use reference::lora::lora_forward;
@@ -169,7 +169,7 @@ impl Data {
             Loss::CrossEntropy { .. } => Targets::Labels(&self.labels),
             Loss::Mse | Loss::BceWithLogits => Targets::Values(&self.values),
         };
-        Batch { x: &self.x, targets }
+        Batch { x: Inputs::Values(&self.x), targets }
     }
 
     /// The mean loss of an output in f64, and over how many.
@@ -267,7 +267,7 @@ async fn batches_of_any_size_share_one_network() {
         for tokens in [TOKENS, 1, 3, TOKENS, 2, 11, TOKENS] {
             let x: Vec<f32> = data.x.iter().cycle().take(tokens * in_features).copied().collect();
             let values: Vec<f32> = data.values.iter().cycle().take(tokens * out_features).copied().collect();
-            let batch = Batch { x: &x, targets: Targets::Values(&values) };
+            let batch = Batch { x: Inputs::Values(&x), targets: Targets::Values(&values) };
             match tokens == TOKENS {
                 true => trainer.step(&[batch]).await.unwrap(),
                 false if others => drop(trainer.evaluate(&batch).await.unwrap()),
@@ -303,9 +303,9 @@ async fn modules_that_do_not_fit_are_refused() {
     refused("a layer twice", Trainer::new(&gpu, twice, Loss::Mse, standing_still()), "invalid-argument", &["layers"]);
 
     let trainer = Trainer::new(&gpu, network(&[linear(4, 3)]).unwrap(), Loss::Mse, standing_still()).unwrap();
-    let values = Batch { x: &[0.5; 8], targets: Targets::Values(&[0.0; 5]) };
+    let values = Batch { x: Inputs::Values(&[0.5; 8]), targets: Targets::Values(&[0.0; 5]) };
     refused("targets", trainer.step(&[values]).await, "shape", &["targets", "6", "5"]);
-    let labels = Batch { x: &[0.5; 8], targets: Targets::Labels(&[0, 1]) };
+    let labels = Batch { x: Inputs::Values(&[0.5; 8]), targets: Targets::Labels(&[0, 1]) };
     refused("labels", trainer.step(&[labels]).await, "invalid-argument", &["targets", "floats", "integers"]);
     assert_eq!(trainer.attempts(), 0);
 }

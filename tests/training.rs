@@ -8,7 +8,7 @@ use std::rc::Rc;
 use common::files::{File, given, json, list};
 use common::{bits, fresh_gpu, gpu, refused, say};
 use lora_webgpu::{
-    Activation, AdamW, Batch, FrozenLinear, Gpu, LoraConfig, LoraLinear, Loss, Module, Network, OptimizerKind,
+    Activation, AdamW, Batch, FrozenLinear, Gpu, Inputs, LoraConfig, LoraLinear, Loss, Module, Network, OptimizerKind,
     OptimizerOptions, Origin, Outcome, Position, Recording, Schedule, Sgd, Targets, Tensor, Trainer,
 };
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
@@ -102,8 +102,11 @@ async fn golden_accumulation() {
     let count = (0..).take_while(|i| file.has(&format!("x_{i}"))).count();
     let labels: Vec<_> = (0..count).map(|i| file.labels(&format!("targets_{i}"))).collect();
     let inputs: Vec<_> = (0..count).map(|i| file.tensor(&format!("x_{i}"))).collect();
-    let batches: Vec<_> =
-        inputs.iter().zip(&labels).map(|(x, labels)| Batch { x, targets: Targets::Labels(labels) }).collect();
+    let batches: Vec<_> = inputs
+        .iter()
+        .zip(&labels)
+        .map(|(x, labels)| Batch { x: Inputs::Values(x), targets: Targets::Labels(labels) })
+        .collect();
     trainer.step(&batches).await.unwrap();
     let record = trainer.records(0).await.unwrap()[0];
     assert_within("loss", &[record.loss], file.tensor("loss"), 2e-6 * f64::from(file.tensor("loss")[0]));
@@ -119,7 +122,7 @@ async fn golden_accumulation() {
     let all_labels: Vec<i32> = labels.concat();
     linear.weight().a.write(file.tensor("A")).unwrap();
     linear.weight().b.write(file.tensor("B")).unwrap();
-    trainer.step(&[Batch { x: &all_x, targets: Targets::Labels(&all_labels) }]).await.unwrap();
+    trainer.step(&[Batch { x: Inputs::Values(&all_x), targets: Targets::Labels(&all_labels) }]).await.unwrap();
     assert_within("one batch", &[trainer.records(1).await.unwrap()[0].loss], file.tensor("loss"), 5e-6);
     say(&format!("golden losses/accumulation.safetensors: {count} micro-batches, 3 tensors compared"));
 }
@@ -281,7 +284,7 @@ async fn golden_peft_mlp() {
         let adam = AdamW { weight_decay: trace.number("weight_decay"), ..AdamW::default() };
         let options = OptimizerOptions::new(OptimizerKind::AdamW(adam), trace.number("lr"));
         let trainer = Trainer::new(&gpu, Network::new(modules).unwrap(), Loss::Mse, options).unwrap();
-        let batch = Batch { x: trace.tensor("x"), targets: Targets::Values(trace.tensor("target")) };
+        let batch = Batch { x: Inputs::Values(trace.tensor("x")), targets: Targets::Values(trace.tensor("target")) };
         let losses: Vec<f32> =
             trace.meta("losses").as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap() as f32).collect();
         let submits = gpu.stats().submits;
@@ -380,7 +383,9 @@ async fn steps_that_are_not_finite_are_skipped() {
     let gpu = gpu().await;
     let (linear, trainer) = regression(&gpu);
     let (good, targets) = ([0.5, -0.25, 1.0, 0.75], [1.0, 2.0, 3.0]);
-    let step = async |x: [f32; 4]| trainer.step(&[Batch { x: &x, targets: Targets::Values(&targets) }]).await.unwrap();
+    let step = async |x: [f32; 4]| {
+        trainer.step(&[Batch { x: Inputs::Values(&x), targets: Targets::Values(&targets) }]).await.unwrap()
+    };
     step(good).await;
     let before = linear.weight().a.read().await.unwrap();
     step([f32::NAN, 0.0, 0.0, 0.0]).await;
@@ -394,7 +399,7 @@ async fn steps_that_are_not_finite_are_skipped() {
     // The same two good steps without the bad ones between give the same bits.
     let (other, trainer) = regression(&gpu);
     for _ in 0..2 {
-        trainer.step(&[Batch { x: &good, targets: Targets::Values(&targets) }]).await.unwrap();
+        trainer.step(&[Batch { x: Inputs::Values(&good), targets: Targets::Values(&targets) }]).await.unwrap();
     }
     assert_eq!(bits(&linear.weight().a.read().await.unwrap()), bits(&other.weight().a.read().await.unwrap()));
     assert_eq!(bits(&linear.weight().b.read().await.unwrap()), bits(&other.weight().b.read().await.unwrap()));
@@ -409,14 +414,14 @@ async fn a_batch_without_labels_updates_nothing() {
     let options = OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 0.1);
     let trainer =
         Trainer::new(&gpu, Network::new(vec![Module::Linear(linear.clone())]).unwrap(), loss, options).unwrap();
-    trainer.step(&[Batch { x: &[1.0; 8], targets: Targets::Labels(&[-100, -100]) }]).await.unwrap();
+    trainer.step(&[Batch { x: Inputs::Values(&[1.0; 8]), targets: Targets::Labels(&[-100, -100]) }]).await.unwrap();
     let record = trainer.records(0).await.unwrap()[0];
     assert_eq!((record.loss, record.outcome), (0.0, Outcome::NothingCounted));
     assert_eq!(linear.weight().a.read().await.unwrap(), [0.25; 4]);
 
-    let bad = trainer.step(&[Batch { x: &[1.0; 8], targets: Targets::Labels(&[0, 3]) }]).await;
+    let bad = trainer.step(&[Batch { x: Inputs::Values(&[1.0; 8]), targets: Targets::Labels(&[0, 3]) }]).await;
     refused("a label out of range", bad, "invalid-argument", &["targets", "0 to 2", "3"]);
-    let bad = trainer.step(&[Batch { x: &[1.0; 7], targets: Targets::Labels(&[0, 1]) }]).await;
+    let bad = trainer.step(&[Batch { x: Inputs::Values(&[1.0; 7]), targets: Targets::Labels(&[0, 1]) }]).await;
     refused("a ragged batch", bad, "shape", &["x", "4", "7"]);
     refused("no batch", trainer.step(&[]).await, "invalid-argument", &["batches"]);
     assert_eq!(trainer.attempts(), 1, "what is refused is no attempt");
@@ -428,7 +433,7 @@ async fn a_thousand_steps_hold_no_more_memory_than_one() {
     let gpu = gpu().await;
     let (_, trainer) = regression(&gpu);
     let (x, targets) = ([0.5; 8], [1.0; 6]);
-    let batch = Batch { x: &x, targets: Targets::Values(&targets) };
+    let batch = Batch { x: Inputs::Values(&x), targets: Targets::Values(&targets) };
     trainer.step(&[batch]).await.unwrap();
     let (memory, before) = (gpu.memory(), gpu.stats());
     for _ in 0..1000 {
@@ -441,12 +446,105 @@ async fn a_thousand_steps_hold_no_more_memory_than_one() {
     assert_eq!(made(after), made(before));
 }
 
+/// A batch on the GPU trains and evaluates to the bits of the same one in memory, in a window of both, too, and uploads nothing.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn batches_on_the_gpu_train_as_those_in_memory() {
+    let gpu = gpu().await;
+    let (x, y) = ([0.5, -0.25, 1.0, 0.75, 0.125, 0.5, -1.0, 0.25], [1.0, 2.0, 3.0, -1.0, 0.5, 0.0]);
+    let tensors = [Tensor::from_slice(&gpu, "x", &[2, 4], &x), Tensor::from_slice(&gpu, "y", &[2, 3], &y)];
+    let [on_x, on_y] = tensors.map(Result::unwrap);
+    let memory = Batch { x: Inputs::Values(&x), targets: Targets::Values(&y) };
+    let on_gpu = Batch { x: Inputs::Tensor(&on_x), targets: Targets::Tensor(&on_y) };
+    let mixed = Batch { x: Inputs::Values(&x), targets: Targets::Tensor(&on_y) };
+    let run = async |[one, two]: [Batch<'_>; 2]| {
+        let (linear, trainer) = regression(&gpu);
+        trainer.step(&[one]).await.unwrap();
+        trainer.step(&[one, two]).await.unwrap();
+        let evaluated = trainer.evaluate(&two).await.unwrap();
+        trainer.step(&[two]).await.unwrap();
+        let (a, b) = (linear.weight().a.read().await.unwrap(), linear.weight().b.read().await.unwrap());
+        [bits(&a), bits(&b), vec![evaluated.to_bits()]]
+    };
+    let expected = run([memory, memory]).await;
+    assert!(run([on_gpu, on_gpu]).await == expected, "other bits on the GPU");
+    assert!(run([mixed, on_gpu]).await == expected, "other bits in part on the GPU");
+    // What was copied for one step is not for the next.
+    assert!(run([on_gpu, memory]).await == expected, "other bits in memory after the GPU");
+
+    let (_, trainer) = regression(&gpu);
+    trainer.step(&[on_gpu]).await.unwrap();
+    let (held, before) = (gpu.memory(), gpu.stats());
+    for _ in 0..10 {
+        trainer.step(&[on_gpu]).await.unwrap();
+    }
+    let after = gpu.stats();
+    let made = |s: lora_webgpu::Stats| (s.uploaded_bytes, s.buffers_created, s.bind_groups, s.pipelines);
+    assert_eq!((gpu.memory(), made(after), after.submits), (held, made(before), before.submits + 10));
+}
+
+/// A tensor that is no such batch is refused, and the next step goes on as if it had not been.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn batches_on_the_gpu_that_do_not_fit_are_refused() {
+    let (gpu, other) = (gpu().await, fresh_gpu(None).await);
+    let (linear, trainer) = regression(&gpu);
+    let good = Tensor::from_slice(&gpu, "good", &[1, 4], &[0.5; 4]).unwrap();
+    let targets = Tensor::from_slice(&gpu, "targets", &[1, 3], &[1.0; 3]).unwrap();
+    let batch = |x, targets| Batch { x: Inputs::Tensor(x), targets: Targets::Tensor(targets) };
+    let zeros = |gpu, shape: &[usize]| Tensor::zeros(gpu, "zeros", shape).unwrap();
+    let gone = zeros(&gpu, &[1, 4]);
+    let (flat, wide, rows, foreign) =
+        (zeros(&gpu, &[4]), zeros(&gpu, &[1, 6]), zeros(&gpu, &[2, 3]), zeros(&other, &[1, 4]));
+    let labels = Tensor::integers(&gpu, "labels", &[1, 3], None).unwrap();
+    gone.destroy();
+    for (what, x, y, code) in [
+        ("one dimension", &flat, &targets, "shape"),
+        ("another width", &wide, &targets, "shape"),
+        ("other rows", &good, &rows, "shape"),
+        ("labels for floats", &good, &labels, "invalid-argument"),
+        ("another device", &foreign, &targets, "foreign-tensor"),
+        ("destroyed", &gone, &targets, "disposed"),
+    ] {
+        for batches in [vec![batch(x, y)], vec![batch(&good, &targets), batch(x, y)]] {
+            let error = trainer.step(&batches).await.expect_err(what);
+            assert_eq!(error.code(), code, "{what}: {error}");
+        }
+        assert_eq!(trainer.evaluate(&batch(x, y)).await.expect_err(what).code(), code);
+    }
+    assert_eq!(trainer.attempts(), 0);
+    trainer.step(&[batch(&good, &targets)]).await.unwrap();
+    let (alone, trainer) = regression(&gpu);
+    trainer.step(&[batch(&good, &targets)]).await.unwrap();
+    assert_eq!(bits(&linear.weight().a.read().await.unwrap()), bits(&alone.weight().a.read().await.unwrap()));
+}
+
+/// Labels on the GPU are as those in memory; one out of range skips the step.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn labels_on_the_gpu_train_as_those_in_memory() {
+    let gpu = gpu().await;
+    let step = async |targets: Targets<'_>| {
+        let linear = layer(&gpu, "fc", &[0.5; 12], None, &[0.25; 4], &[0.125; 3], LoraConfig::new(1, 1.0));
+        let network = Network::new(vec![Module::Linear(linear.clone())]).unwrap();
+        let options = OptimizerOptions::new(OptimizerKind::AdamW(AdamW::default()), 1e-2);
+        let loss = Loss::CrossEntropy { ignore_index: -100, label_smoothing: 0.1 };
+        let trainer = Trainer::new(&gpu, network, loss, options).unwrap();
+        trainer.step(&[Batch { x: Inputs::Values(&[1.0; 8]), targets }]).await.unwrap();
+        let records = trainer.records(0).await.unwrap();
+        (records[0].outcome, bits(&linear.weight().b.read().await.unwrap()))
+    };
+    let labels = |values: [i32; 2]| Tensor::integers(&gpu, "labels", &[2], Some(&values)).unwrap();
+    let in_memory = step(Targets::Labels(&[-100, 1])).await;
+    assert_eq!(in_memory.0, Outcome::Updated);
+    assert_eq!(step(Targets::Tensor(&labels([-100, 1]))).await, in_memory);
+    let (outcome, b) = step(Targets::Tensor(&labels([0, 3]))).await;
+    assert!(matches!(outcome, Outcome::NotFinite(_)) && b == bits(&[0.125; 3]), "{outcome:?}");
+}
+
 /// With an adapter that comes and goes between two steps activations move, and the next step finds them.
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn an_adapter_that_comes_and_goes_changes_no_step() {
     let gpu = gpu().await;
     let (x, targets) = ([0.5; 8], [1.0; 6]);
-    let batch = Batch { x: &x, targets: Targets::Values(&targets) };
+    let batch = Batch { x: Inputs::Values(&x), targets: Targets::Values(&targets) };
     let run = async |change: bool| {
         let (linear, trainer) = regression(&gpu);
         let mut held = None;
@@ -476,7 +574,8 @@ async fn a_window_of_many_lengths_is_one_step() {
     let gpu = gpu().await;
     let (linear, trainer) = regression(&gpu);
     let data: Vec<_> = (1..=12).map(|tokens| (vec![0.5; 4 * tokens], vec![1.0; 3 * tokens])).collect();
-    let batches: Vec<_> = data.iter().map(|(x, y)| Batch { x, targets: Targets::Values(y) }).collect();
+    let batches: Vec<_> =
+        data.iter().map(|(x, y)| Batch { x: Inputs::Values(x), targets: Targets::Values(y) }).collect();
     trainer.step(&batches).await.unwrap();
     let record = trainer.records(0).await.unwrap()[0];
 
@@ -494,8 +593,8 @@ async fn a_window_of_many_lengths_is_one_step() {
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn an_evaluation_does_not_disturb_a_pending_step() {
     let gpu = gpu().await;
-    let batch = Batch { x: &[0.5, 1.0, -1.0, 0.25], targets: Targets::Values(&[1.0, 0.0, -1.0]) };
-    let other = Batch { x: &[0.75; 8], targets: Targets::Values(&[1.0; 6]) };
+    let batch = Batch { x: Inputs::Values(&[0.5, 1.0, -1.0, 0.25]), targets: Targets::Values(&[1.0, 0.0, -1.0]) };
+    let other = Batch { x: Inputs::Values(&[0.75; 8]), targets: Targets::Values(&[1.0; 6]) };
     let run = async |evaluate: bool| {
         let (linear, trainer) = regression(&gpu);
         let alone = trainer.evaluate(&other).await.unwrap();
@@ -524,7 +623,7 @@ async fn a_skipped_step_says_where_it_began() {
         Trainer::new(&gpu, network, Loss::Mse, OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 0.1)).unwrap()
     };
     let outcome = async |trainer: &Trainer, x: [f32; 2], target: f32| {
-        trainer.step(&[Batch { x: &x, targets: Targets::Values(&[target; 2]) }]).await.unwrap();
+        trainer.step(&[Batch { x: Inputs::Values(&x), targets: Targets::Values(&[target; 2]) }]).await.unwrap();
         trainer.records(trainer.attempts() - 1).await.unwrap()[0].outcome
     };
     let trainer = chain([1.0, 3e38, 1.0]);
@@ -551,7 +650,7 @@ async fn dropout_is_a_function_of_seed_step_and_micro_batch() {
     let gpu = gpu().await;
     let p = 0.25;
     let x = [0.5; 64];
-    let batch = Batch { x: &x, targets: Targets::Values(&[-1.0]) };
+    let batch = Batch { x: Inputs::Values(&x), targets: Targets::Values(&[-1.0]) };
     for seed in [3, 3 << 40] {
         let (linear, trainer) = dropping(&gpu, p, seed);
         let kept = |step, micro_batch| {
@@ -593,7 +692,7 @@ async fn the_gradient_goes_through_dropout() {
     let (w, a, b) = (rng.numbers(35), rng.numbers(15), rng.numbers(21));
     let [w2, a2, b2] = [rng.numbers(14), rng.numbers(14), rng.numbers(4)];
     let (x, targets) = (rng.numbers(15), rng.numbers(6));
-    let batch = Batch { x: &x, targets: Targets::Values(&targets) };
+    let batch = Batch { x: Inputs::Values(&x), targets: Targets::Values(&targets) };
     for use_dora in [false, true] {
         let build = |lr| {
             let below = layer(&gpu, "below", &w, None, &a, &b, LoraConfig::new(3, 3.0));
@@ -642,7 +741,7 @@ async fn dropout_keeps_the_share_that_it_promises() {
 async fn dropout_resumes_with_the_same_bits() {
     let gpu = gpu().await;
     let (x, y) = (common::Rng(2).numbers(128), common::Rng(3).numbers(2));
-    let batch = Batch { x: &x, targets: Targets::Values(&y) };
+    let batch = Batch { x: Inputs::Values(&x), targets: Targets::Values(&y) };
     let (whole, trainer) = dropping(&gpu, 0.3, 9);
     for _ in 0..2 {
         trainer.step(&[batch, batch]).await.unwrap();
@@ -679,7 +778,7 @@ async fn a_checkpoint_has_one_form_and_notices_damage() {
     let gpu = gpu().await;
     let (_, trainer) = regression(&gpu);
     let (x, targets) = ([0.5; 8], [1.0; 6]);
-    let batch = Batch { x: &x, targets: Targets::Values(&targets) };
+    let batch = Batch { x: Inputs::Values(&x), targets: Targets::Values(&targets) };
     for _ in 0..3 {
         trainer.step(&[batch]).await.unwrap();
     }
@@ -729,7 +828,7 @@ async fn a_refused_micro_batch_updates_nothing() {
     gpu.replace_shader("loss/mse", "not a shader".into());
     let (linear, trainer) = regression(&gpu);
     let (x, targets) = ([0.5; 8], [1.0; 6]);
-    let batches = [Batch { x: &x, targets: Targets::Values(&targets) }; 2];
+    let batches = [Batch { x: Inputs::Values(&x), targets: Targets::Values(&targets) }; 2];
     let before = trainer.save_state(Position::default(), "").await.unwrap();
     refused("a broken kernel", trainer.step(&batches).await, "validation", &[]);
     assert_eq!(trainer.attempts(), 0);
@@ -742,7 +841,7 @@ async fn a_refused_micro_batch_updates_nothing() {
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn adapters_may_come_and_go_beside_a_trainer() {
     let gpu = gpu().await;
-    let batch = Batch { x: &[0.5, 1.0, -1.0, 0.25], targets: Targets::Values(&[1.0, 0.0, -1.0]) };
+    let batch = Batch { x: Inputs::Values(&[0.5, 1.0, -1.0, 0.25]), targets: Targets::Values(&[1.0, 0.0, -1.0]) };
     let run = async |others: bool| {
         let (linear, trainer) = regression(&gpu);
         for step in 0..3 {
@@ -764,7 +863,7 @@ async fn adapters_may_come_and_go_beside_a_trainer() {
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn only_the_adapters_of_the_optimizer_are_trained() {
     let gpu = gpu().await;
-    let batch = Batch { x: &[0.5, 1.0, -1.0, 0.25], targets: Targets::Values(&[1.0, 0.0, -1.0]) };
+    let batch = Batch { x: Inputs::Values(&[0.5, 1.0, -1.0, 0.25]), targets: Targets::Values(&[1.0, 0.0, -1.0]) };
     let (linear, trainer) = regression(&gpu);
     linear.add_adapter("other", &LoraConfig::new(2, 2.0)).unwrap();
     trainer.step(&[batch]).await.unwrap();

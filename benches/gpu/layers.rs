@@ -5,8 +5,8 @@ use std::rc::Rc;
 use lora_webgpu::kernels::optim::{STATE_LEN, WINDOW_LEN};
 use lora_webgpu::kernels::{base, lora};
 use lora_webgpu::{
-    Activation, AdamW, Batch, FrozenLinear, FrozenLoader, LoraConfig, LoraLinear, Loss, Module, Network, OptimizerKind,
-    OptimizerOptions, Packing, Recording, Result, Targets, Tensor, Trainer, WeightKind,
+    Activation, AdamW, Batch, FrozenLinear, FrozenLoader, Inputs, LoraConfig, LoraLinear, Loss, Module, Network,
+    OptimizerKind, OptimizerOptions, Packing, Recording, Result, Targets, Tensor, Trainer, WeightKind,
 };
 use serde_json::{Value, json};
 
@@ -450,9 +450,9 @@ impl Bench {
             let modules = vec![Module::Linear(first), Module::Activation(Activation::Tanh), Module::Linear(second)];
             let options = OptimizerOptions::new(OptimizerKind::AdamW(AdamW::default()), 1e-3);
             let trainer = Trainer::new(&self.gpu, Network::new(modules).unwrap(), Loss::Mse, options).unwrap();
-            let (x, target) = (self.random_floats(tokens * features, 1.0), self.random_floats(tokens * features, 1.0));
+            let [x, target] = [(); 2].map(|()| self.floats(&[tokens, features]));
             let step = || {
-                let batch = Batch { x: &x, targets: Targets::Values(&target) };
+                let batch = Batch { x: Inputs::Tensor(&x), targets: Targets::Tensor(&target) };
                 pollster::block_on(trainer.step(&[batch])).unwrap();
             };
             let read = || {

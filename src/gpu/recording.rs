@@ -162,6 +162,12 @@ impl Recording {
         &self.gpu
     }
 
+    /// Forgets what was recorded.
+    pub(crate) fn clear(&self) {
+        self.ops.borrow_mut().clear();
+        *self.resolved.borrow_mut() = None;
+    }
+
     /// Number of dispatches recorded.
     pub fn dispatches(&self) -> usize {
         self.ops.borrow().iter().filter(|op| matches!(op, Op::Dispatch { .. })).count()
@@ -406,7 +412,7 @@ fn encode(gpu: &Gpu, recordings: &[&Recording]) -> Result<impl Future<Output = R
 
 /// What is to be encoded of each.
 fn resolve_all(gpu: &Gpu, recordings: &[&Recording]) -> Result<Vec<Rc<ResolvedOps>>> {
-    if recordings.iter().any(|rec| rec.last_resolved().is_none()) {
+    if recordings.iter().any(|rec| rec.last_resolved().is_none() && rec.dispatches() > 0) {
         let dispatches = recordings.iter().map(|rec| rec.dispatches()).sum();
         gpu.0.params.borrow_mut().reserve(gpu, &mut gpu.0.pipelines.borrow_mut(), dispatches);
     }

@@ -11,4 +11,4 @@ pub use language::{LanguageTrainer, TokenBatch};
 pub use network::{Module, Network};
 #[cfg(target_arch = "wasm32")]
 pub(crate) use trainer::TrainerPlan;
-pub use trainer::{Batch, Origin, Outcome, StepRecord, Targets, Trainer};
+pub use trainer::{Batch, Inputs, Origin, Outcome, StepRecord, Targets, Trainer};

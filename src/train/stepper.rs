@@ -19,6 +19,8 @@ pub(crate) trait Tensors {
 /// Tensors for one shape of batches, and the recordings over them.
 pub(crate) struct Plan<T> {
     pub tensors: T,
+    /// Of the parts of a batch that are on the GPU, to the plan's tensors: before all else of the next submit.
+    pub copies: Recording,
     /// Forward, loss and backward, adding to gradients and totals.
     micro_step: Recording,
     /// Forward and loss, into zeroed totals.
@@ -155,8 +157,8 @@ impl<T: Tensors + 'static> Stepper<T> {
         if layers.iter().any(drops) {
             self.optimizer.end_micro_batch(&micro_step)?;
         }
-        let accepted = Rc::default();
-        let plan = Rc::new(Plan { tensors, micro_step, evaluate, key, dropped: dropped(), refused, accepted });
+        let (copies, accepted) = (Recording::new(gpu), Rc::default());
+        let plan = Rc::new(Plan { tensors, copies, micro_step, evaluate, key, dropped: dropped(), refused, accepted });
         plans.push(plan.clone());
         Ok(plan)
     }
@@ -171,20 +173,20 @@ impl<T: Tensors + 'static> Stepper<T> {
         let accepted = plan.accepted.clone();
         match &plan.refused {
             Some(error) => Submission::failed(error.clone()),
-            None => self.or_make_anew(plan.micro_step.try_submit()).and_then(move || accepted.set(true)),
+            None => self.or_make_anew(plan.try_submit(&[&plan.micro_step])).and_then(move || accepted.set(true)),
         }
     }
 
     /// Submits the update, after the last micro-batch of a step.
     pub fn end_window(&self) -> Submission {
-        self.attempt(&[&self.window[1]])
+        self.attempt(Recording::try_submit_all(&[&self.window[1]]))
     }
 
     /// Submits the whole step of a plan whose tensors are loaded. In parts it is to be accepted, see [`Stepper::accepts`].
     pub fn step(&self, plan: &Plan<T>) -> Submission {
         match &plan.refused {
             Some(error) => Submission::failed(error.clone()),
-            None => self.attempt(&[&self.window[0], &plan.micro_step, &self.window[1]]),
+            None => self.attempt(plan.try_submit(&[&self.window[0], &plan.micro_step, &self.window[1]])),
         }
     }
 
@@ -195,7 +197,7 @@ impl<T: Tensors + 'static> Stepper<T> {
 
     /// Submits forward and loss of what was loaded; the sum of the loss and what it counts.
     pub fn evaluate(&self, plan: &Plan<T>) -> impl Future<Output = Result<(f32, f32)>> + use<T> {
-        let submitted = self.or_make_anew(plan.evaluate.try_submit());
+        let submitted = self.or_make_anew(plan.try_submit(&[&plan.evaluate]));
         let totals = self.optimizer.evaluation().read();
         async move {
             submitted.await?;
@@ -205,8 +207,7 @@ impl<T: Tensors + 'static> Stepper<T> {
     }
 
     /// Submits an update, counted unless it could not be submitted: the GPU counts it, too.
-    fn attempt(&self, recordings: &[&Recording]) -> Submission {
-        let submitted = Recording::try_submit_all(recordings);
+    fn attempt(&self, submitted: Result<Submission>) -> Submission {
         if submitted.is_err() {
             return self.or_make_anew(submitted);
         }
@@ -249,6 +250,13 @@ fn clear<T: Tensors>(plans: &Plans<T>, room: &Room) {
 }
 
 impl<T> Plan<T> {
+    /// Submits the copies, once, and the recordings.
+    fn try_submit(&self, recordings: &[&Recording]) -> Result<Submission> {
+        let submitted = Recording::try_submit_all(&[&[&self.copies], recordings].concat());
+        self.copies.clear();
+        submitted
+    }
+
     /// How many kernels its steps need that are not compiled yet.
     #[cfg(target_arch = "wasm32")]
     pub fn missing_kernels(&self, stepper: &Stepper<T>) -> usize {

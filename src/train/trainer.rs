@@ -13,10 +13,19 @@ use crate::optim::{LOG_ROWS, Optimizer, OptimizerOptions};
 /// Inputs and targets of one micro-batch.
 #[derive(Clone, Copy)]
 pub struct Batch<'a> {
-    /// `[tokens, in_features]`
-    pub x: &'a [f32],
+    /// What goes into the network.
+    pub x: Inputs<'a>,
     /// What the loss compares with.
     pub targets: Targets<'a>,
+}
+
+/// Inputs of a network.
+#[derive(Clone, Copy)]
+pub enum Inputs<'a> {
+    /// `[tokens, in_features]`
+    Values(&'a [f32]),
+    /// The same on the GPU; copied by the submit.
+    Tensor(&'a Tensor),
 }
 
 /// Targets of a loss.
@@ -26,6 +35,8 @@ pub enum Targets<'a> {
     Values(&'a [f32]),
     /// `[tokens]`
     Labels(&'a [i32]),
+    /// Either on the GPU; copied by the submit. A label out of range makes the loss infinite, so that the step is skipped.
+    Tensor(&'a Tensor),
 }
 
 /// What one step did.
@@ -180,7 +191,7 @@ impl Trainer {
     fn start_step(&self, batches: &[Batch]) -> Result<Submission> {
         if let [batch] = batches {
             let plan = self.check(batch)?;
-            plan.tensors.load(batch)?;
+            plan.load(batch)?;
             return Ok(self.stepper.step(&plan));
         }
         if batches.is_empty() {
@@ -190,7 +201,7 @@ impl Trainer {
         let mut submissions = vec![self.stepper.begin_window()];
         for batch in batches {
             let plan = self.check(batch)?; // a window of many lengths drops plans as it goes
-            plan.tensors.load(batch)?;
+            plan.load(batch)?;
             submissions.push(self.stepper.micro_step(&plan));
         }
         Ok(Submission::all(submissions))
@@ -199,7 +210,7 @@ impl Trainer {
     /// The mean loss of a batch with the adapter as it is, without an update.
     pub fn evaluate(&self, batch: &Batch) -> impl Future<Output = Result<f32>> + use<> {
         let started = self.check(batch).and_then(|plan| {
-            plan.tensors.load(batch)?;
+            plan.load(batch)?;
             Ok(self.stepper.evaluate(&plan))
         });
         async move {
@@ -215,22 +226,34 @@ impl Trainer {
 
     fn check(&self, batch: &Batch) -> Result<Rc<TrainerPlan>> {
         let width = self.network.in_features();
-        if batch.x.is_empty() || !batch.x.len().is_multiple_of(width) {
+        let len = match batch.x {
+            Inputs::Values(values) => values.len(),
+            Inputs::Tensor(tensor) => tensor.len(),
+        };
+        if len == 0 || !len.is_multiple_of(width) {
             let expected = format!("rows of {width} elements, at least one");
-            return Err(Error::shape("x", expected, format!("{} elements", batch.x.len())));
+            return Err(Error::shape("x", expected, format!("{len} elements")));
         }
-        let plan = self.plan(batch.x.len() / width)?;
+        let plan = self.plan(len / width)?;
+        let Buffers { x, targets, .. } = &plan.tensors;
+        if let Inputs::Tensor(tensor) = batch.x {
+            expect_source("x", tensor, x)?;
+        }
         let length = match batch.targets {
             Targets::Values(values) => {
-                plan.tensors.targets.expect_dtype(DType::F32)?;
+                targets.expect_dtype(DType::F32)?;
                 values.len()
             }
             Targets::Labels(labels) => {
                 self.check_labels(labels)?;
                 labels.len()
             }
+            Targets::Tensor(tensor) => {
+                expect_source("targets", tensor, targets)?;
+                targets.len()
+            }
         };
-        crate::gpu::check_length("targets", plan.tensors.targets.len() as u64, length)?;
+        crate::gpu::check_length("targets", targets.len() as u64, length)?;
         Ok(plan)
     }
 
@@ -297,12 +320,25 @@ pub(super) fn records(log: &Tensor, from: u64, end: u64) -> impl Future<Output =
     }
 }
 
-impl Buffers {
+/// Whether a batch's `tensor` can be copied to a plan's.
+fn expect_source(name: &str, tensor: &Tensor, to: &Tensor) -> Result<()> {
+    tensor.expect_shape(name, to.shape())?;
+    Recording::new(to.gpu()).copy(tensor, to)
+}
+
+impl Plan<Buffers> {
+    /// Takes a batch that was checked: what is in memory is written now, what is on the GPU copied by the next submit.
     fn load(&self, batch: &Batch) -> Result<()> {
-        self.x.write(batch.x)?;
+        let Buffers { x, targets, .. } = &self.tensors;
+        self.copies.clear();
+        match batch.x {
+            Inputs::Values(values) => x.write(values)?,
+            Inputs::Tensor(tensor) => self.copies.copy(tensor, x)?,
+        }
         match batch.targets {
-            Targets::Values(values) => self.targets.write(values),
-            Targets::Labels(labels) => self.targets.write_integers(labels),
+            Targets::Values(values) => targets.write(values),
+            Targets::Labels(labels) => targets.write_integers(labels),
+            Targets::Tensor(tensor) => self.copies.copy(tensor, targets),
         }
     }
 }

@@ -592,8 +592,11 @@ impl RawTrainer {
         self.0.attempts() as f64
     }
 
+    /// The plan for this many tokens, with nothing of a batch to be copied.
     pub fn plan(&self, tokens: u32) -> Result<RawPlan> {
-        Ok(RawPlan { plan: self.0.plan(tokens as usize)?, trainer: self.0.clone() })
+        let plan = self.0.plan(tokens as usize)?;
+        plan.copies.clear();
+        Ok(RawPlan { plan, trainer: self.0.clone() })
     }
 
     #[wasm_bindgen(js_name = checkLabels)]
@@ -684,10 +687,20 @@ pub struct RawPlan {
 
 #[wasm_bindgen]
 impl RawPlan {
-    /// Writes a batch to the GPU: nothing where one of the two does not fit.
-    pub fn load(&self, x: &JsValue, targets: &JsValue) -> Result<()> {
-        write(&self.plan.tensors.targets, targets)?;
-        write(&self.plan.tensors.x, x)
+    /// Writes the inputs, or else the targets, of a batch to the GPU.
+    pub fn write(&self, inputs: bool, data: &JsValue) -> Result<()> {
+        write(self.part(inputs), data)
+    }
+
+    /// Has the next submit copy them from a tensor.
+    pub fn copy(&self, inputs: bool, tensor: &RawTensor) -> Result<()> {
+        let to = self.part(inputs);
+        tensor.0.expect_shape(if inputs { "x" } else { "target" }, to.shape())?;
+        Ok(self.plan.copies.copy(&tensor.0, to)?)
+    }
+
+    fn part(&self, inputs: bool) -> &Tensor {
+        if inputs { &self.plan.tensors.x } else { &self.plan.tensors.targets }
     }
 
     /// Kernels of its steps that are not compiled yet.

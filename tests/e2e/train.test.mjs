@@ -384,6 +384,51 @@ inPage("records say how far it is, and steps that counted nothing", async () => 
   assert.deepEqual(nothing, [[2, 0, loss], [1, 0, 0]]);
 });
 
+inPage("batches kept on the GPU train to the same bits as those in memory, and upload nothing", async () => {
+  const tensor = (shape, data) => new L.Tensor(gpu, { shape, data });
+  const kept = batches.map(({ x, target }) => ({ x: tensor([8, 6], x), target: tensor([8, 5], target) }));
+  const mixed = batches.map(({ x }, i) => ({ x, target: kept[i].target }));
+  const bits = async (data) => {
+    const layers = network();
+    const t = trainer(layers, { gradientAccumulation: 2 });
+    const losses = (await collect(t.train(data, { epochs: 3, logEvery: 1, validation: { split: 0.25, every: 2 } }))).map((r) => [r.loss, r.validationLoss]);
+    return JSON.stringify([losses, await t.evaluate(data), (await t.step(data[0])).loss, [...(await layers[0].a.read())]]);
+  };
+  const inMemory = await bits(batches);
+  const same = [await bits(kept) === inMemory, await bits(mixed) === inMemory, inMemory.length > 500];
+  const t = trainer();
+  await t.step(kept[0]);
+  const before = gpu.stats();
+  await t.step(kept[1]);
+  const after = gpu.stats();
+  const foreign = await L.Gpu.request();
+  const other = new L.Tensor(foreign, { shape: [8, 6] });
+  const gone = tensor([8, 6], batches[0].x);
+  gone.dispose();
+  const target = kept[0].target;
+  const codes = {
+    wide: await code(t.step({ x: tensor([8, 12], new Float32Array(96)), target })),
+    flat: await code(t.step({ x: tensor([48], batches[0].x), target })),
+    odd: await code(t.step({ x: tensor([7], new Float32Array(7)), target })),
+    rows: await code(t.step({ x: kept[0].x, target: tensor([4, 5], new Float32Array(20)) })),
+    labels: await code(t.step({ x: kept[0].x, target: tensor([8, 5], new Int32Array(40)) })),
+    foreign: await code(t.step({ x: other, target })),
+    gone: await code(t.step({ x: gone, target })),
+    fine: await code(t.step(kept[0])),
+  };
+  foreign.dispose();
+  const labelled = trainer(network(), { loss: L.crossEntropy() });
+  const labels = async (values) => (await labelled.step({ x: kept[0].x, target: tensor([8], Int32Array.from({ length: 8 }, (_, i) => values[i % values.length])) })).skipped;
+  return { same, uploaded: after.uploadedBytes - before.uploadedBytes, codes, skipped: [await labels([0, 4, -100]), await labels([0, 5])] };
+}, ({ same, uploaded, codes, skipped }) => {
+  assert.deepEqual(same, [true, true, true]);
+  assert.equal(uploaded, 0);
+  assert.deepEqual(codes, {
+    wide: "shape", flat: "shape", odd: "shape", rows: "shape", labels: "invalid-argument", foreign: "foreign-tensor", gone: "disposed", fine: "success",
+  });
+  assert.deepEqual(skipped, [0, 1]);
+});
+
 inPage("a share of the batches is kept for validation, the same one every time", async () => {
   const data = Array.from({ length: 10 }, (_, i) => ({ x: numbers(48, i), target: numbers(40, i) }));
   const used = async (validation) => {

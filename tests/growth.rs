@@ -83,6 +83,8 @@ struct Counter {
 /// What a step did.
 struct Work {
     dispatches: u64,
+    /// Among its dispatches, those whose sums can be shared out, which takes a dispatch more for each.
+    shared: u64,
     /// Of each kernel, the invocations and rounds of their loops, and the words that they read and write.
     counts: BTreeMap<&'static str, [u64; 2]>,
 }
@@ -149,11 +151,11 @@ impl Counter {
         self.kernels.iter().copied().zip(counts).filter(|(_, [rounds, _])| *rounds > 0).collect()
     }
 
-    async fn work(&self, step: impl AsyncFn()) -> Work {
+    async fn work(&self, shared: u64, step: impl AsyncFn()) -> Work {
         self.take();
         let before = self.gpu.stats().dispatches;
         step().await;
-        Work { dispatches: self.gpu.stats().dispatches - before, counts: self.take() }
+        Work { dispatches: self.gpu.stats().dispatches - before, shared, counts: self.take() }
     }
 
     /// Forward, loss, backward with the gradient of the input, update.
@@ -174,7 +176,8 @@ impl Counter {
         Loss::Mse.record(&rec, &output, &targets, &d_output, &loss).unwrap();
         layer.backward(&rec, &x, &d_output, Some(&d_input)).unwrap();
         optimizer.step(&rec).unwrap();
-        let work = self.work(async || rec.submit().await.unwrap()).await;
+        // The base's two products, dA and dB.
+        let work = self.work(4, async || rec.submit().await.unwrap()).await;
         drop(optimizer);
         layer.destroy();
         [x, targets, d_output, d_input, loss].iter().for_each(Tensor::destroy);
@@ -206,7 +209,7 @@ impl Counter {
         step().await;
         step().await;
         let (memory, before) = (gpu.memory(), gpu.stats());
-        let work = self.work(step).await;
+        let work = self.work(4 * names.len() as u64 + 2, step).await;
         let after = gpu.stats();
         assert_eq!(gpu.memory(), memory, "{shape:?}");
         let made = |s: lora_webgpu::Stats| [s.buffers_created, s.bind_groups, s.pipelines];
@@ -226,13 +229,14 @@ const TWICE: Bounds = [("", 2), ("", 2)];
 const FOUR_TIMES: Bounds = [("", 4), ("", 4)];
 
 /// That the work grew no more than it may, and the largest growth of a sum.
-fn compare(what: &str, before: &Work, after: &Work, bounds: Bounds) -> Result<f64, String> {
-    const PARTS: &str = "lora/add_parts";
+fn compare(what: &str, [first, before, after]: [&Work; 3], bounds: Bounds) -> Result<f64, String> {
+    const PARTS: &str = "base/add_parts";
     let bound = |kernel: &str| bounds[usize::from(!kernel.contains(bounds[0].0))].1;
-    // Sums in parts begin at some number of tokens: then a dispatch more for dA and dB each.
+    // Sums in parts begin at some number of terms.
     let begin = after.counts.contains_key(PARTS) && !before.counts.contains_key(PARTS);
-    if after.dispatches > before.dispatches + if begin { 2 } else { 0 } {
-        return Err(format!("{what}: {} dispatches, then {}", before.dispatches, after.dispatches));
+    let more = if after.counts.contains_key(PARTS) { after.shared } else { 0 };
+    if after.dispatches > first.dispatches + more {
+        return Err(format!("{what}: {} dispatches, then {}", first.dispatches, after.dispatches));
     }
     let same = before.counts.keys().eq(after.counts.keys());
     for (kernel, counts) in after.counts.iter().filter(|_| same) {
@@ -263,15 +267,14 @@ async fn chain<S: Copy + std::fmt::Debug>(
     double: impl Fn(&mut S),
 ) -> Result<(), String> {
     let (mut shape, mut largest) = (first, 0.0f64);
-    let mut before = work(shape).await;
-    let dispatches = before.dispatches;
+    let mut works = vec![work(shape).await];
     for _ in 0..times {
         double(&mut shape);
-        let after = work(shape).await;
-        largest = largest.max(compare(&format!("{what}: up to {shape:?}"), &before, &after, bounds)?);
-        before = after;
+        works.push(work(shape).await);
+        let [.., before, after] = &works[..] else { unreachable!() };
+        largest = largest.max(compare(&format!("{what}: up to {shape:?}"), [&works[0], before, after], bounds)?);
     }
-    let end = before.dispatches;
+    let [dispatches, end] = [0, times].map(|i| works[i].dispatches);
     say(&format!(
         "{what}: {first:?} doubled {times} times: at most {largest:.3} times the words; {dispatches} to {end} dispatches"
     ));

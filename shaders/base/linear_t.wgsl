@@ -1,5 +1,6 @@
-// d_input = scale·d_output·W, or that added to it. A workgroup makes TILE tokens × TILE inputs from 4·DEPTH columns of d_output
-// and rows of W at a time; one invocation makes TOKENS × 4 of them, and reads the next rows while it works on these.
+// d_input = scale·d_output·W, or that added to it, or parts of that sum, each over `part` rows, one after another. A workgroup
+// makes TILE tokens × TILE inputs from 4·DEPTH columns of d_output and rows of W at a time; one invocation makes TOKENS × 4 of
+// them, and reads the next rows while it works on these.
 struct Params {
     tokens: u32,
     in_features: u32,
@@ -8,10 +9,11 @@ struct Params {
     columns: u32,
     first_column: u32,
     accumulate: u32,
+    part: u32,
     scale: f32,
 }
 @group(0) @binding(1) var<storage, read> d_output: array<f32>; // [tokens, columns]
-@group(0) @binding(2) var<storage, read_write> d_input: array<f32>; // [tokens, in_features]
+@group(0) @binding(2) var<storage, read_write> d_input: array<f32>; // [parts, tokens, in_features]
 @group(0) @binding(3) var<uniform> params: Params;
 
 const ACROSS: u32 = 16; // invocations along the inputs, 4 inputs each
@@ -36,15 +38,22 @@ fn main(
     let columns4 = (params.in_features + 3) / 4;
     let input_tiles = (columns4 + ACROSS - 1) / ACROSS;
     let first_in = tile % input_tiles * ACROSS;
-    let first_token = tile / input_tiles * TILE;
+    let token_tiles = (params.tokens + TILE - 1) / TILE;
+    let first_token = tile / input_tiles % token_tiles * TILE;
     let last = params.rows - 1;
+    let slice = tile / input_tiles / token_tiles;
+    let first_part = slice * params.part;
+    let end = min(first_part + params.part, params.rows);
+    if first_part >= params.rows {
+        return;
+    }
 
     var next_d: array<vec4f, READS>;
     var next_w: array<vec4f, READS>;
     var sum: array<vec4f, TOKENS>;
     // One round more than there are: the first only reads.
-    for (var first_k = 0u; first_k < params.rows + 4 * DEPTH; first_k += 4 * DEPTH) {
-        if first_k > 0 {
+    for (var first_k = first_part; first_k < end + 4 * DEPTH; first_k += 4 * DEPTH) {
+        if first_k > first_part {
             for (var i = 0u; i < READS; i++) {
                 let e = index + i * ACROSS * DOWN;
                 d_tile[e / DEPTH * STRIDE + e % DEPTH] = next_d[i];
@@ -64,7 +73,7 @@ fn main(
             let w = unpack(load(params.first_row + min(row, last), at / CHUNK), at % CHUNK);
             next_w[i] = select(vec4f(), w, row < params.rows);
         }
-        if first_k > 0 {
+        if first_k > first_part {
             for (var k = 0u; k < DEPTH; k++) {
                 let w0 = w_tile[(4 * k) * ACROSS + local.x];
                 let w1 = w_tile[(4 * k + 1) * ACROSS + local.x];
@@ -86,7 +95,7 @@ fn main(
         for (var j = 0u; j < 4; j++) {
             let input = (first_in + local.x) * 4 + j;
             if token < params.tokens && input < params.in_features {
-                let at = token * params.in_features + input;
+                let at = (slice * params.tokens + token) * params.in_features + input;
                 d_input[at] = params.scale * sum[i][j] + select(0.0, d_input[at], params.accumulate == 1);
             }
         }

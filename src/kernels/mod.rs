@@ -62,10 +62,10 @@ pub fn all() -> impl Iterator<Item = &'static Kernel> {
 /// All but the base's products, which come in a kernel for each layout of the weight.
 static ONE_BY_ONE: &[&Kernel] = &[
     &base::absmax_int8::KERNEL,
+    &base::add_parts::KERNEL,
     &base::linear_quad::KERNEL,
     &base::linear_t_quad::KERNEL,
     &base::pad_rows::KERNEL,
-    &lora::add_parts::KERNEL,
     &lora::add_scaled::KERNEL,
     &lora::bias_add::KERNEL,
     &lora::bias_grad::KERNEL,

@@ -2,6 +2,7 @@
 //!
 //! Wrong products are tried with weights in f32 of any width, wrong layouts where single weights are read.
 
+use lora_webgpu::kernels::base::add_parts::Sums;
 use lora_webgpu::kernels::base::{self, Bias, Layout, Rows};
 use lora_webgpu::{Gpu, Recording, Result, Tensor};
 
@@ -75,6 +76,31 @@ fn linear_quad(d: Dims, rng: &mut Rng) -> Case {
         _ => |rec, rows, bias, x, output, first| base::linear_quad::record(rec, rows, bias, x, output, first, false),
     };
     forward::<0>(d, rng, record, reference::linear_quad)
+}
+
+fn add_parts(d: Dims, rng: &mut Rng) -> Case {
+    let (first_column, width, columns) = (d.in_features, d.out_features, 2 * d.in_features + d.out_features);
+    let [parts, output] = [given(rng, &[d.rank, d.tokens * width]), given(rng, &[d.tokens, columns])];
+    let accumulate = first_column == 0;
+    let old = output.f64();
+    let place = |i: usize| i / width * columns + first_column + i % width;
+    let before: Vec<f64> = (0..d.tokens * width).map(|i| if accumulate { old[place(i)] } else { 0.0 }).collect();
+    let mut all = exact(&old);
+    for (i, sum) in products(&reference::add_parts(&parts.f64(), &before)).into_iter().enumerate() {
+        all[place(i)] = sum;
+    }
+    case(
+        [parts, output],
+        move |rec, [parts, output]| {
+            let sums = Sums { output, columns, first_column, width, accumulate };
+            base::add_parts::record(rec, parts, sums)
+        },
+        [(1, all)],
+    )
+}
+
+fn show_parts(d: &Dims) -> String {
+    format!("{} × {} of {}", d.tokens, d.out_features, d.rank)
 }
 
 // ── transposed ──
@@ -224,7 +250,14 @@ const PRODUCT: &[Dims] = &[
     d(64, 320, 129, 0),
     d(9, 128, 17, 1),
     d(8, 257, 4, 0),
+    d(66, 67, 390, 1),
+    d(3, 390, 65, 1),
+    d(5, 33, 300, 0),
 ];
+/// `in_features` columns before and after the `out_features` that the sums of `rank` parts go to; where there are none, they are
+/// added. The last needs workgroups in two dimensions.
+const PARTS: &[Dims] =
+    &[d(3, 0, 1, 2), d(65, 0, 1, 12), d(1, 0, 1, 1), d(7, 3, 13, 3), d(5, 1, 64, 2), d(4_194_241, 0, 1, 2)];
 /// Neighbours of 16 and 32 tokens, 8 and 16 outputs; of what a quad reads at a time, 4 columns or rows.
 const QUAD: &[Dims] = &[
     d(2, 4, 5, 1),
@@ -314,21 +347,24 @@ const LINEAR: Mutations = &[
         "x[token * columns4 + at], k < columns4",
         "x[token * columns4 + at], k + 1 < columns4",
     ),
-    ("the sum stopping at the tile", "first_k < columns4 + DEPTH", "first_k < 2 * DEPTH"),
+    ("the sum stopping at the tile", "first_k < end + DEPTH", "first_k < first_part + 2 * DEPTH"),
+    ("all parts the first", "let first_part = slice * params.part", "let first_part = 0 * params.part"),
+    ("the bias in all parts", "params.has_bias == 1 && slice == 0", "params.has_bias == 1"),
+    ("parts one over another", "(slice * params.tokens + token) *", "token *"),
     ("a term dropped", "sum[i] += part.z * w[2];", ""),
     ("W not transposed", "let w = transpose(", "let w = ("),
     ("only the first column tile", "tile % output_tiles * TILE", "0u"),
-    ("only the first token tile", "tile / output_tiles * TILE", "0u"),
+    ("only the first token tile", "tile / output_tiles % token_tiles * TILE", "0u"),
     ("another row of W", "params.first_row + min(first_out", "min(first_out"),
-    ("another column", "params.first_column + out]", "out]"),
+    ("another column", "params.first_column + out;", "out;"),
     ("another bias", "bias[(params.first_bias + out) * params.has_bias]", "bias[out * params.has_bias]"),
     ("the bias dropped", "sum[i][j] + offset", "sum[i][j]"),
-    ("the bias always", "params.has_bias], params.has_bias == 1)", "1u], true)"),
-    ("accumulation", "+ out] = params.scale", "+ out] += params.scale"),
+    ("the bias always", "params.has_bias], params.has_bias == 1 && slice == 0)", "1u], true)"),
+    ("accumulation", "output[at] = params.scale", "output[at] += params.scale"),
     (
         "the output transposed",
-        "output[token * params.columns + params.first_column + out]",
-        "output[(params.first_column + out) * params.tokens + token]",
+        "(slice * params.tokens + token) * params.columns + params.first_column + out;",
+        "(params.first_column + out) * params.tokens + token;",
     ),
 ];
 const LINEAR_GEMV: Mutations = &[
@@ -367,16 +403,22 @@ const LINEAR_VEC4: Mutations = &[
 ];
 const LINEAR_T: Mutations = &[
     ("the last row dropped", "row < params.rows)", "row + 1 < params.rows)"),
-    ("the sum stopping at the tile", "first_k < params.rows + 4 * DEPTH", "first_k < 8 * DEPTH"),
+    ("the sum stopping at the tile", "first_k < end + 4 * DEPTH", "first_k < first_part + 8 * DEPTH"),
     ("a term dropped", "sum[i] += d.z * w2;", ""),
     ("rows swapped", "sum[i] += d.y * w1;", "sum[i] += d.y * w2;"),
     ("only the first column tile", "tile % input_tiles * ACROSS", "0u"),
-    ("only the first token tile", "tile / input_tiles * TILE", "0u"),
+    ("only the first token tile", "tile / input_tiles % token_tiles * TILE", "0u"),
+    ("all parts the first", "let first_part = slice * params.part", "let first_part = 0 * params.part"),
+    ("parts one over another", "(slice * params.tokens + token) *", "token *"),
     ("another row of W", "params.first_row + min(row, last)", "min(row, last)"),
     ("another column", "params.first_column + min(k, vec4u(last))", "min(k, vec4u(last))"),
     ("accumulation never", "params.accumulate == 1", "false"),
     ("accumulation always", "params.accumulate == 1", "true"),
-    ("d_input transposed", "let at = token * params.in_features + input", "let at = input * params.tokens + token"),
+    (
+        "d_input transposed",
+        "(slice * params.tokens + token) * params.in_features + input",
+        "input * params.tokens + token",
+    ),
 ];
 const LINEAR_T_GEMV: Mutations = &[
     ("the last row dropped", "row < vec4u(params.rows)", "row + 1 < vec4u(params.rows)"),
@@ -614,6 +656,25 @@ pub static QUADS: &[Spec] = &[
 ];
 
 pub static INPUTS: &[Spec] = &[
+    Spec {
+        kernel: &base::add_parts::KERNEL,
+        case: add_parts,
+        shapes: PARTS,
+        repeated: 0..2,
+        show: show_parts,
+        bound: "products",
+        mutations: &[
+            ("a part left out", "part < params.parts;", "part + 1 < params.parts;"),
+            ("one part again and again", "part * params.len + i", "i"),
+            ("overwriting", "params.accumulate == 1", "false"),
+            ("always adding", "params.accumulate == 1", "true"),
+            ("another column", " + params.first_column + i", " + i"),
+            ("the columns in one piece", "i / params.width * params.columns", "i / params.width * params.width"),
+            ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
+            ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
+            ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+        ],
+    },
     Spec {
         kernel: &base::pad_rows::KERNEL,
         case: pad_rows,

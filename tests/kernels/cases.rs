@@ -129,8 +129,6 @@ pub const fn len(len: usize) -> Dims {
 pub const ELEMENTS: &[Dims] = &[len(3), len(63), len(1), len(64), len(65), len(131), len(4_194_241)];
 /// The last has more than invocations take at first: 4096 workgroups of 256 lanes, 4 elements each.
 const ROUNDS: &[Dims] = &[len(3), len(1025), len(1), len(64), len(256), len(1023), len(4_194_309)];
-/// Elements of `rank` parts. The last needs workgroups in two dimensions.
-const PARTS: &[Dims] = &[d(3, 1, 1, 2), d(65, 1, 1, 12), d(1, 1, 1, 1), d(64, 1, 1, 3), d(4_194_241, 1, 1, 2)];
 /// To be added to what is there.
 pub const fn adding(len: usize) -> Dims {
     d(len, 1, 1, 2)
@@ -282,10 +280,6 @@ pub fn show_len(d: &Dims) -> String {
     d.tokens.to_string()
 }
 
-fn show_parts(d: &Dims) -> String {
-    format!("{} of {}", d.tokens, d.rank)
-}
-
 fn show_sum(d: &Dims) -> String {
     format!("{}{}", d.tokens, if d.rank == 2 { " added" } else { "" })
 }
@@ -400,12 +394,6 @@ fn fused_b_add_tiled(d: Dims, rng: &mut Rng) -> Case {
         |rec, [b, h, output]| lora::fused_b_add_tiled::record(rec, b, h, output, SCALE),
         [(2, products(&sums))],
     )
-}
-
-fn add_parts(d: Dims, rng: &mut Rng) -> Case {
-    let [parts, output] = [given(rng, &[d.rank, d.tokens]), given(rng, &[d.tokens])];
-    let sums = reference::lora::add_parts(&parts.f64(), &output.f64());
-    case([parts, output], |rec, [parts, output]| lora::add_parts::record(rec, parts, output), [(1, products(&sums))])
 }
 
 fn add_scaled(d: Dims, rng: &mut Rng) -> Case {
@@ -1141,14 +1129,6 @@ macro_rules! spec {
 pub(crate) use spec;
 
 pub static SPECS: &[Spec] = &[
-    spec!(lora / add_parts, PARTS 0..2, show_parts, PRODUCTS, [
-        ("a part left out", "part < params.parts;", "part + 1 < params.parts;"),
-        ("one part again and again", "part * params.len + i", "i"),
-        ("overwriting", "output[i] += ", "output[i] = "),
-        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
-        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
-        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
-    ]),
     spec!(lora / add_scaled, ROUNDS 0..2, show_len, PRODUCTS, [
         ("the scale twice", "params.scale * vec4f", "params.scale * params.scale * vec4f"),
         ("the scale never", "params.scale * vec4f", "vec4f"),

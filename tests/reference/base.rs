@@ -179,3 +179,9 @@ pub fn absmax_int8(features: usize, x: &[f32]) -> Vec<Sum> {
         })
         .collect()
 }
+
+/// sums + Σ parts, each as long as sums
+pub fn add_parts(parts: &[f64], sums: &[f64]) -> Vec<Sum> {
+    let of = |i: usize| parts[i..].iter().step_by(sums.len()).fold(Sum::of(sums[i]), |sum, p| sum.plus(Sum::of(*p)));
+    (0..sums.len()).map(of).collect()
+}

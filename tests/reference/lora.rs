@@ -20,13 +20,6 @@ pub fn project_b(d: Dims, b: &[f64], h: &[f64]) -> Vec<Sum> {
     matrix(d.tokens, d.out_features, |t, o| dot((0..d.rank).map(|r| (h[t * d.rank + r], b[o * d.rank + r]))))
 }
 
-/// output += Σ parts, each as long as output
-pub fn add_parts(parts: &[f64], output: &[f64]) -> Vec<Sum> {
-    let of =
-        |i: usize| parts[i..].iter().step_by(output.len()).fold(Sum::of(output[i]), |sum, p| sum.plus(Sum::of(*p)));
-    (0..output.len()).map(of).collect()
-}
-
 /// output += scale·y
 pub fn add_scaled(y: &[f64], output: &[f64], scale: f64) -> Vec<Sum> {
     y.iter().zip(output).map(|(y, old)| Sum::of(*old).plus(Sum::of(scale * y))).collect()

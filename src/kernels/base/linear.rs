@@ -2,7 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Bias, Rows, product};
+use super::add_parts::{self, Sums};
+use super::{Bias, ENOUGH, Rows, product};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -27,6 +28,7 @@ struct Params {
     first_column: u32,
     first_bias: u32,
     has_bias: u32,
+    part: u32,
     scale: f32,
 }
 
@@ -47,18 +49,22 @@ pub fn record(
     if let Some(Bias { bias, first }) = bias {
         rows.expect_room("bias", bias.len(), first)?;
     }
-    let params = Params {
-        tokens: tokens as u32,
-        in_features: rows.in_features as u32,
-        first_row: rows.first as u32,
-        rows: rows.count as u32,
-        columns: columns as u32,
-        first_column: first_column as u32,
-        first_bias: bias.map_or(0, |bias| bias.first as u32),
-        has_bias: bias.is_some().into(),
-        scale: rows.scale,
-    };
-    let tensors = [&rows.weight, bias.map_or(x, |bias| bias.bias), x, output];
-    let groups = fold(rows.count.div_ceil(TILE) * tokens.div_ceil(TILE));
-    rec.dispatch(rows.kernel(&KERNELS), &tensors, params, groups)
+    let tiles = rows.count.div_ceil(TILE) * tokens.div_ceil(TILE);
+    let sums = Sums { output, columns, first_column, width: rows.count, accumulate: false };
+    add_parts::record_sums(rec, sums, rows.in_features, tiles, ENOUGH, |sums, part| {
+        let params = Params {
+            tokens: tokens as u32,
+            in_features: rows.in_features as u32,
+            first_row: rows.first as u32,
+            rows: rows.count as u32,
+            columns: sums.columns as u32,
+            first_column: sums.first_column as u32,
+            first_bias: bias.map_or(0, |bias| bias.first as u32),
+            has_bias: bias.is_some().into(),
+            part: part.div_ceil(4) as u32,
+            scale: rows.scale,
+        };
+        let tensors = [&rows.weight, bias.map_or(x, |bias| bias.bias), x, sums.output];
+        rec.dispatch(rows.kernel(&KERNELS), &tensors, params, fold(tiles * rows.in_features.div_ceil(part)))
+    })
 }

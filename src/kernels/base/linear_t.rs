@@ -2,7 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Rows, product};
+use super::add_parts::{self, Sums};
+use super::{ENOUGH, Rows, product};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -26,6 +27,7 @@ struct Params {
     columns: u32,
     first_column: u32,
     accumulate: u32,
+    part: u32,
     scale: f32,
 }
 
@@ -43,16 +45,22 @@ pub fn record(
     rows.check()?;
     rows.expect_room("d_output", columns, first_column)?;
     d_input.expect_shape("d_input", &[tokens, rows.in_features])?;
-    let params = Params {
-        tokens: tokens as u32,
-        in_features: rows.in_features as u32,
-        first_row: rows.first as u32,
-        rows: rows.count as u32,
-        columns: columns as u32,
-        first_column: first_column as u32,
-        accumulate: accumulate.into(),
-        scale: rows.scale,
-    };
-    let groups = fold(rows.in_features.div_ceil(TILE) * tokens.div_ceil(TILE));
-    rec.dispatch(rows.kernel(&KERNELS), &[&rows.weight, d_output, d_input], params, groups)
+    let tiles = rows.in_features.div_ceil(TILE) * tokens.div_ceil(TILE);
+    let width = rows.in_features;
+    let sums = Sums { output: d_input, columns: width, first_column: 0, width, accumulate };
+    add_parts::record_sums(rec, sums, rows.count, tiles, ENOUGH, |sums, part| {
+        let params = Params {
+            tokens: tokens as u32,
+            in_features: rows.in_features as u32,
+            first_row: rows.first as u32,
+            rows: rows.count as u32,
+            columns: columns as u32,
+            first_column: first_column as u32,
+            accumulate: sums.accumulate.into(),
+            part: part as u32,
+            scale: rows.scale,
+        };
+        let tensors = [&rows.weight, d_output, sums.output];
+        rec.dispatch(rows.kernel(&KERNELS), &tensors, params, fold(tiles * rows.count.div_ceil(part)))
+    })
 }

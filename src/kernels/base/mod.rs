@@ -4,6 +4,7 @@
 //! and the product, which does not know how they are stored. Its name is `base/<product>_<layout>`.
 
 pub mod absmax_int8;
+pub mod add_parts;
 pub mod linear;
 pub mod linear_gemv;
 pub mod linear_quad;
@@ -146,6 +147,9 @@ impl Rows {
         Ok(())
     }
 }
+
+/// Workgroups of a tiled product that fill a GPU.
+const ENOUGH: usize = 384;
 
 /// Tokens from which on the products by quads are faster: they make 16 or 32 at a time, the others on software adapters 8.
 const QUADS_FROM: usize = 9;

@@ -2,9 +2,10 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{add_parts, finite};
+use super::{ENOUGH, finite};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+use crate::kernels::base::add_parts::{self, Sums};
 
 const RANKS: usize = 16;
 
@@ -37,15 +38,15 @@ pub fn record(rec: &Recording, d_output: &Tensor, h: &Tensor, d_b: &Tensor, scal
     let scale = finite("scale", scale)?;
     let columns = 2 * KERNEL.constant(rec.gpu(), "COLUMNS");
     let tiles = out_features.div_ceil(columns) * rank.div_ceil(RANKS);
-    add_parts::record_sums(rec, d_b, tokens, tiles, |sums, part| {
+    add_parts::record_sums(rec, Sums::added_to(d_b), tokens, tiles, ENOUGH, |sums, part| {
         let params = Params {
             tokens: tokens as u32,
             out_features: out_features as u32,
             rank: rank as u32,
             part: part as u32,
-            accumulate: (part >= tokens).into(),
+            accumulate: sums.accumulate.into(),
             scale,
         };
-        rec.dispatch(&KERNEL, &[d_output, h, sums], params, fold(tiles * tokens.div_ceil(part)))
+        rec.dispatch(&KERNEL, &[d_output, h, sums.output], params, fold(tiles * tokens.div_ceil(part)))
     })
 }

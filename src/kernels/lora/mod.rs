@@ -1,6 +1,5 @@
 //! The adapter: the six products of the forward and backward pass, and what composes them.
 
-pub mod add_parts;
 pub mod add_scaled;
 pub mod bias_add;
 pub mod bias_grad;
@@ -34,6 +33,9 @@ use crate::gpu::{Profile, Recording};
 pub(crate) fn finite(name: &str, value: f32) -> Result<f32> {
     if value.is_finite() { Ok(value) } else { Err(Error::argument(name, "a finite number", show_number(value.into()))) }
 }
+
+/// Workgroups of the gradients' kernels for many tokens that fill a GPU.
+const ENOUGH: usize = 768;
 
 /// Whether the kernels for many tokens are the ones to choose: they do more at a time, and take a microsecond longer to begin.
 fn many(rec: &Recording, tokens: usize) -> bool {

@@ -1,0 +1,99 @@
+//! Sums that are shared out among more workgroups than they have results: each makes a part of a sum, and the parts are added up in
+//! a fixed order.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::error::{Error, Result};
+use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+
+/// Terms that are not worth sharing out.
+const LEAST: usize = 128;
+
+/// `shaders/base/add_parts.wgsl`
+pub static KERNEL: Kernel = Kernel {
+    name: "base/add_parts",
+    source: &[wgsl!("../../../shaders/base/add_parts.wgsl")],
+    buffers: &[("parts", Access::Read), ("output", Access::Write)],
+    constants: &[("WORKGROUP", 64, 64)],
+    params_size: size_of::<Params>(),
+};
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    len: u32,
+    parts: u32,
+    width: u32,
+    columns: u32,
+    first_column: u32,
+    accumulate: u32,
+}
+
+/// Where sums go: some columns of `output [.., columns]`.
+#[derive(Clone, Copy)]
+pub struct Sums<'a> {
+    /// The matrix.
+    pub output: &'a Tensor,
+    /// Its width.
+    pub columns: usize,
+    /// The first column that they go to.
+    pub first_column: usize,
+    /// How many columns these are.
+    pub width: usize,
+    /// Whether they are added to what is there.
+    pub accumulate: bool,
+}
+
+impl<'a> Sums<'a> {
+    /// Added to all of `output`.
+    pub fn added_to(output: &'a Tensor) -> Sums<'a> {
+        let columns = output.len();
+        Sums { output, columns, first_column: 0, width: columns, accumulate: true }
+    }
+
+    fn len(&self) -> usize {
+        self.output.len() / self.columns * self.width
+    }
+}
+
+/// Records `sums = Σ parts`, or with [`Sums::accumulate`] adds that: `parts [parts, rows · width]`.
+pub fn record(rec: &Recording, parts: &Tensor, sums: Sums) -> Result<()> {
+    let [count, _] = parts.matrix("parts")?;
+    let Sums { output, columns, first_column, width, accumulate } = sums;
+    let end = first_column.saturating_add(width);
+    if width == 0 || end > columns || !output.len().is_multiple_of(columns) {
+        return Err(Error::shape("output", format!("columns {first_column} to {end}"), columns.to_string()));
+    }
+    parts.expect_shape("parts", &[count, sums.len()])?;
+    let params = Params {
+        len: sums.len() as u32,
+        parts: count as u32,
+        width: width as u32,
+        columns: columns as u32,
+        first_column: first_column as u32,
+        accumulate: accumulate.into(),
+    };
+    let groups = workgroups(sums.len(), KERNEL.constant(rec.gpu(), "WORKGROUP"));
+    rec.dispatch(&KERNEL, &[parts, output], params, groups)
+}
+
+/// Makes `sums` over `terms` by what `record` records in `tiles` workgroups. Where `enough` of them are needed to fill a GPU, the
+/// terms are shared out: `record` gets a matrix of as many parts to overwrite, and the number of terms of each, divisible by 16.
+pub(in crate::kernels) fn record_sums(
+    rec: &Recording,
+    sums: Sums,
+    terms: usize,
+    tiles: usize,
+    enough: usize,
+    record: impl Fn(Sums, usize) -> Result<()>,
+) -> Result<()> {
+    let part = terms.div_ceil((enough / tiles).min(terms / LEAST).max(1)).next_multiple_of(16);
+    if part >= terms {
+        return record(sums, terms);
+    }
+    let parts = rec.gpu().scratch_sums([terms.div_ceil(part), sums.len()])?;
+    rec.all_or_nothing(|| {
+        record(Sums { output: &parts, columns: sums.width, first_column: 0, accumulate: false, ..sums }, part)?;
+        self::record(rec, &parts, sums)
+    })
+}

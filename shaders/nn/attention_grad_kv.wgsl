@@ -1,7 +1,8 @@
 // The gradients of attention at k and v. With p = exp(scale·q·kᵀ − stats.x) and delta in stats.y, summed over the queries
 // of all heads that share a key: d_v = Σ p·d_output and d_k = Σ scale·p·(d_output·vᵀ − delta)·q.
 //
-// One workgroup makes KEYS keys × DIMS pairs of one key head, over tiles of ROWS queries.
+// One workgroup makes KEYS keys × DIMS pairs of one key head, over tiles of ROWS queries. For software adapters: sums stand in
+// d_k and d_v, as in attention.
 struct Params {
     batch: u32,
     tokens: u32,
@@ -21,14 +22,12 @@ struct Params {
 @group(0) @binding(8) var<uniform> params: Params;
 
 const LANES: u32 = 8;
-const KEYS: u32 = 16;
-const ROWS: u32 = 32;
+const KEYS: u32 = 8;
+const ROWS: u32 = 16;
 const DIMS: u32 = 32;
 
-var<workgroup> shares: array<f32, 512>; // [KEYS, ROWS]: p
-var<workgroup> slopes: array<f32, 512>; // [KEYS, ROWS]: the gradient at q·kᵀ
-var<workgroup> k_sums: array<vec2f, 512>; // [KEYS, DIMS]
-var<workgroup> v_sums: array<vec2f, 512>; // [KEYS, DIMS]
+var<workgroup> shares: array<f32, KEYS * ROWS>; // [KEYS, ROWS]: p
+var<workgroup> slopes: array<f32, KEYS * ROWS>; // [KEYS, ROWS]: the gradient at q·kᵀ
 
 @compute @workgroup_size(LANES)
 fn main(
@@ -42,23 +41,18 @@ fn main(
     let index = group.x + group.y * groups.x;
     let first_dim = index % dim_tiles * DIMS;
     let kv_head = index / dim_tiles % params.kv_heads;
-    // Out of range repeats the last sequence; it is not written.
     let tile = index / dim_tiles / params.kv_heads;
-    let inside = tile / key_tiles < params.batch;
-    let sequence = min(tile / key_tiles, params.batch - 1);
+    let sequence = tile / key_tiles;
     let first_key = tile % key_tiles * KEYS;
+    let end = select(0, min(first_key + KEYS, params.tokens), sequence < params.batch); // out of range there are no keys
     let first_token = sequence * params.tokens;
     let q_stride = params.heads * params.pairs;
     let kv_first = (first_token * params.kv_heads + kv_head) * params.pairs;
     let kv_stride = params.kv_heads * params.pairs;
     let head_group = params.heads / params.kv_heads;
+    let first_head = kv_head * head_group;
 
-    for (var e = lane; e < KEYS * DIMS; e += LANES) {
-        k_sums[e] = vec2f();
-        v_sums[e] = vec2f();
-    }
-    workgroupBarrier();
-    for (var head = kv_head * head_group; head < (kv_head + 1) * head_group; head++) {
+    for (var head = first_head; head < first_head + head_group; head++) {
         let q_first = (first_token * params.heads + head) * params.pairs;
         for (var first_row = first_key; first_row < params.tokens; first_row += ROWS) {
             let rows = min(params.tokens - first_row, ROWS);
@@ -66,7 +60,7 @@ fn main(
             for (var e = lane; e < KEYS / 2 * (ROWS / 2); e += LANES) {
                 let c = e / (ROWS / 2) * 2;
                 let r = e % (ROWS / 2) * 2;
-                if first_key + c >= params.tokens || r >= rows {
+                if first_key + c >= end || r >= rows {
                     continue;
                 }
                 let key = vec2u(first_key + c) + vec2u(0, 1);
@@ -109,7 +103,7 @@ fn main(
             for (var e = lane; e < KEYS / 2 * (DIMS / 2); e += LANES) {
                 let c = e / (DIMS / 2) * 2;
                 let d = e % (DIMS / 2) * 2;
-                if first_dim + d >= params.pairs || first_key + c >= params.tokens {
+                if first_dim + d >= params.pairs || first_key + c >= end {
                     continue;
                 }
                 let second = min(1u, params.pairs - 1 - first_dim - d);
@@ -126,25 +120,25 @@ fn main(
                     v0 += shares[c * ROWS + r] * gradient;
                     v1 += shares[(c + 1) * ROWS + r] * gradient;
                 }
-                let at = c * DIMS + d;
-                k_sums[at] += k0.xy;
-                k_sums[at + 1] += k0.zw;
-                k_sums[at + DIMS] += k1.xy;
-                k_sums[at + DIMS + 1] += k1.zw;
-                v_sums[at] += v0.xy;
-                v_sums[at + 1] += v0.zw;
-                v_sums[at + DIMS] += v1.xy;
-                v_sums[at + DIMS + 1] += v1.zw;
+                let at = kv_first + (first_key + c) * kv_stride + first_dim + d;
+                let more = head > first_head || first_row > first_key;
+                k0 += select(vec4f(), vec4f(d_k[at], d_k[at + second]), more);
+                v0 += select(vec4f(), vec4f(d_v[at], d_v[at + second]), more);
+                d_k[at] = k0.xy;
+                d_k[at + second] = k0.zw;
+                d_v[at] = v0.xy;
+                d_v[at + second] = v0.zw;
+                if first_key + c + 1 < end {
+                    let next = at + kv_stride;
+                    k1 += select(vec4f(), vec4f(d_k[next], d_k[next + second]), more);
+                    v1 += select(vec4f(), vec4f(d_v[next], d_v[next + second]), more);
+                    d_k[next] = k1.xy;
+                    d_k[next + second] = k1.zw;
+                    d_v[next] = v1.xy;
+                    d_v[next + second] = v1.zw;
+                }
             }
             workgroupBarrier();
-        }
-    }
-    for (var e = lane; e < KEYS * DIMS; e += LANES) {
-        let key = first_key + e / DIMS;
-        let d = first_dim + e % DIMS;
-        if inside && key < params.tokens && d < params.pairs {
-            d_k[kv_first + key * kv_stride + d] = k_sums[e];
-            d_v[kv_first + key * kv_stride + d] = v_sums[e];
         }
     }
 }

@@ -1,7 +1,8 @@
 // The gradient of attention at q. With p = exp(scale·q·kᵀ − stats.x) and delta = Σ output·d_output of each query and head:
 // d_q = Σ over keys of scale·p·(d_output·vᵀ − delta)·k. Leaves delta in stats.y for attention_grad_kv.
 //
-// One workgroup makes ROWS queries × DIMS pairs of one head, over tiles of KEYS keys.
+// One workgroup makes ROWS queries × DIMS pairs of one head, over tiles of KEYS keys. For software adapters: sums stand in
+// d_q, as in attention.
 struct Params {
     batch: u32,
     tokens: u32,
@@ -21,12 +22,11 @@ struct Params {
 @group(0) @binding(8) var<uniform> params: Params;
 
 const LANES: u32 = 8;
-const ROWS: u32 = 32;
+const ROWS: u32 = 8;
 const KEYS: u32 = 32;
 const DIMS: u32 = 32;
 
-var<workgroup> slopes: array<f32, 1024>; // [ROWS, KEYS]: the gradient at q·kᵀ
-var<workgroup> sums: array<vec2f, 1024>; // [ROWS, DIMS]
+var<workgroup> slopes: array<f32, ROWS * KEYS>; // [ROWS, KEYS]: the gradient at q·kᵀ
 var<workgroup> row_stats: array<vec2f, ROWS>;
 
 @compute @workgroup_size(LANES)
@@ -41,11 +41,10 @@ fn main(
     let index = group.x + group.y * groups.x;
     let first_dim = index % dim_tiles * DIMS;
     let head = index / dim_tiles % params.heads;
-    // Out of range repeats the last sequence; it is not written.
     let tile = index / dim_tiles / params.heads;
-    let inside = tile / row_tiles < params.batch;
-    let sequence = min(tile / row_tiles, params.batch - 1);
+    let sequence = tile / row_tiles;
     let first_row = tile % row_tiles * ROWS;
+    let end = select(0, min(first_row + ROWS, params.tokens), sequence < params.batch); // out of range there are no rows
     let first_token = sequence * params.tokens;
     let kv_head = head / (params.heads / params.kv_heads);
     let q_first = (first_token * params.heads + head) * params.pairs;
@@ -53,11 +52,8 @@ fn main(
     let kv_first = (first_token * params.kv_heads + kv_head) * params.pairs;
     let kv_stride = params.kv_heads * params.pairs;
 
-    for (var e = lane; e < ROWS * DIMS; e += LANES) {
-        sums[e] = vec2f();
-    }
-    for (var r = lane; r < ROWS; r += LANES) {
-        let row = min(first_row + r, last);
+    for (var r = lane; r < ROWS && first_row + r < end; r += LANES) {
+        let row = first_row + r;
         let at = (first_token + row) * params.heads + head;
         let first = q_first + row * q_stride;
         var delta = 0.0;
@@ -65,12 +61,11 @@ fn main(
             delta += dot(output[first + d], d_output[first + d]);
         }
         row_stats[r] = vec2f(stats[at].x, delta);
-        if inside && first_dim == 0 && first_row + r < params.tokens {
+        if first_dim == 0 {
             stats[at].y = delta;
         }
     }
     workgroupBarrier();
-    let end = min(first_row + ROWS, params.tokens);
     for (var first_key = 0u; first_key < end; first_key += KEYS) {
         let keys = min(end - first_key, KEYS);
         // 4 queries × 2 keys at a time.
@@ -140,19 +135,13 @@ fn main(
                 s3 += slopes[(r + 3) * KEYS + c] * value;
             }
             let added = array<vec4f, 4>(s0, s1, s2, s3);
-            for (var i = 0u; i < 4; i++) {
-                let at = (r + i) * DIMS + d;
-                sums[at] += added[i].xy;
-                sums[at + 1] += added[i].zw;
+            for (var i = 0u; i < min(4, end - first_row - r); i++) {
+                let at = q_first + (first_row + r + i) * q_stride + first_dim + d;
+                let sum = select(vec4f(), vec4f(d_q[at], d_q[at + second]), first_key > 0) + added[i];
+                d_q[at] = sum.xy;
+                d_q[at + second] = sum.zw;
             }
         }
         workgroupBarrier();
-    }
-    for (var e = lane; e < ROWS * DIMS; e += LANES) {
-        let row = first_row + e / DIMS;
-        let d = first_dim + e % DIMS;
-        if inside && row < params.tokens && d < params.pairs {
-            d_q[q_first + row * q_stride + d] = sums[e];
-        }
     }
 }

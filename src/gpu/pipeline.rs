@@ -39,7 +39,7 @@ pub struct Kernel {
     /// Name and access of each storage buffer, in binding order.
     pub buffers: &'static [(&'static str, Access)],
     /// Pipeline-overridable constants, workgroup sizes and tiles: name, value on hardware, value on a software adapter,
-    /// where compiling a workgroup that has a barrier costs about 3 ms for each of its invocations.
+    /// where compiling costs about 0.4 ms for each word of workgroup memory: the zeros in it are unrolled.
     pub constants: &'static [(&'static str, u32, u32)],
     /// Size of the `Params` struct in bytes.
     pub params_size: usize,

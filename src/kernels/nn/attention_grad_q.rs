@@ -6,7 +6,7 @@ use super::Heads;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
-const ROWS: usize = 32;
+const ROWS: usize = 8;
 const DIMS: usize = 32;
 
 /// `shaders/nn/attention_grad_q.wgsl`

@@ -5,10 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lora_webgpu::Profile;
 use lora_webgpu::kernels::{Access, Kernel, all};
 use naga::back::pipeline_constants::process_overrides;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ScalarKind, StorageAccess, TypeInner};
+
+#[path = "kernels/chosen.rs"]
+mod chosen;
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -337,5 +341,48 @@ fn dependencies_point_one_way() {
             let fine = used == module || allowed.contains(&used.as_str()) || root;
             assert!(fine, "{path} uses crate::{used}, which is not below {module}");
         }
+    }
+}
+
+/// The page that checks a device runs what the package would run there.
+#[test]
+fn what_devices_are_given_is_what_the_self_check_runs_on_them() {
+    // The kernels of arms of a `match` on the profile; for hardware and many tokens, those that others stand back for.
+    let mut hardware = BTreeSet::new();
+    let mut software = BTreeSet::new();
+    let mut quads = BTreeSet::new();
+    for path in files("src").iter().filter(|path| path.ends_with(".rs")) {
+        let source = text(path);
+        if source.contains("fn suits(") {
+            quads.insert(path.trim_end_matches(".rs").rsplit('/').next().unwrap().to_string());
+        }
+        let lines: Vec<&str> = source.lines().collect();
+        for pair in lines.windows(2) {
+            let arm = |profile: &str| pair[0].contains("=>") && pair[0].contains(profile);
+            let (found, text) = match () {
+                _ if arm("Profile::Hardware") => (&mut hardware, pair[0]),
+                _ if arm("Profile::Software") => (&mut software, pair[0]),
+                _ if pair[0].trim().starts_with("if many(") => (&mut hardware, pair[1]),
+                _ => continue,
+            };
+            let before = text.match_indices("::record").map(|(at, _)| &text[..at]);
+            found.extend(
+                before.map(|t| t.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap().to_string()),
+            );
+        }
+    }
+    type Names = BTreeSet<String>;
+    let alone = |these: &Names, others: &Names| these.difference(others).cloned().collect::<Names>();
+    let listed = |names: &[&str]| names.iter().map(|name| name.split('/').nth(1).unwrap().into()).collect::<Names>();
+    assert_eq!(alone(&hardware, &software), listed(chosen::HARDWARE));
+    assert_eq!(alone(&software, &hardware), listed(chosen::SOFTWARE));
+    assert_eq!(quads, listed(chosen::QUADS));
+    let kernels: BTreeSet<&str> = all().map(chosen::product).collect();
+    for name in [chosen::HARDWARE, chosen::SOFTWARE, chosen::QUADS].concat() {
+        assert!(kernels.contains(name), "{name} is no kernel");
+    }
+    for kernel in all() {
+        let somewhere = [Profile::Hardware, Profile::Software].map(|profile| chosen::is_chosen(kernel, profile, true));
+        assert!(somewhere.contains(&true), "{} is chosen nowhere", kernel.name);
     }
 }

@@ -39,16 +39,21 @@ const hear = {
     $("progress").value = done / all;
     $("status").textContent = text.running(done, all);
   },
-  done({ gradients, left, compiling, seconds }) {
-    Object.assign(report, { gradients, compiling, seconds });
+  done({ profile, gradients, left, more, compiling, seconds }) {
+    Object.assign(report, { profile, gradients, compiling, seconds });
+    showFacts();
     showResults(report.results);
-    const missed = report.results.filter(({ shapes, error }) => !shapes && !error).length;
-    const failures = report.results.filter(({ error }) => error).length + (gradients.error ? 1 : 0);
-    report.verdict = `${text.done(report.results.length, failures, missed, seconds)} ${text.compiling(compiling)}${left && !missed ? ` ${text.cut(left)}` : ""}`;
+    const wasRun = ({ shapes, error }) => shapes || error, { results } = report;
+    const run = results.filter(wasRun).length, missed = results.filter((result) => result.chosen && !wasRun(result)).length;
+    const failures = results.filter(({ error }) => error).length + (gradients.error ? 1 : 0);
+    const words = [text.done(run, failures, missed, seconds), text.compiling(compiling)];
+    if (left && !missed) words.push(text.cut(left));
+    if (results.length > run + missed) words.push(text.others(results.length - run - missed));
+    report.verdict = words.join(" ");
     $("status").textContent = report.verdict;
     $("status").classList.add(failures ? "warn" : "good");
     $("start").textContent = text.start;
-    $("rest").hidden = !left;
+    $("rest").hidden = !more;
     $("copy").disabled = false;
     setState("done");
   },
@@ -56,9 +61,9 @@ const hear = {
 
 const rows = () => [
   text.columns,
-  ...report.results.map(({ name, share, absolute, shapes, ms, error }) => (shapes || error
+  ...report.results.toSorted((a, b) => b.chosen - a.chosen).map(({ name, chosen, share, absolute, shapes, ms, error }) => (shapes || error
     ? [name, error ? `${text.failed}: ${error}` : text.passed, format(share, 2), format(absolute), String(shapes), format(ms, 2)]
-    : [name, report.gradients ? text.missed : text.waiting, ...text.columns.slice(2).map(() => text.waiting)])),
+    : [name, !chosen ? text.unused : report.gradients ? text.missed : text.waiting, ...text.columns.slice(2).map(() => text.waiting)])),
   ...(report.gradients ? [[text.derivatives, report.gradients.error ? `${text.failed}: ${report.gradients.error}` : text.passed,
     format(report.gradients.worst / 1e-3, 2), format(report.gradients.worst), String(report.gradients.shapes), text.waiting]] : []),
 ];
@@ -77,6 +82,7 @@ function factRows() {
     [names.vendor, vendor || names.none],
     [names.architecture, architecture || names.none],
     [names.kind, isSoftware ? names.software : names.hardware],
+    ...(report?.profile ? [[names.profile, names[report.profile]]] : []),
     [names.browser, navigator.userAgent],
     [names.features, features.join(", ") || names.none],
   ];

@@ -1,45 +1,81 @@
-// Runs the kernels one shape after the other, the first shape of each before the second of any, so that a slow adapter has
-// seen every kernel before its time is over.
+// Runs the kernels that the package would give this device one shape after the other, the first shape of each before the second
+// of any, so that a slow adapter has seen every one before its time is over; those of other devices where they are asked for.
 import { compileAhead } from "../dist/adopt.js";
-import initCheck, { Check, derivativeCount, kernels, shapeCount } from "./wasm/check.js";
+import { saidProfile } from "../dist/profile.js";
+import initCheck, { Check, derivativeCount, isChosen, kernels, shapeCount } from "./wasm/check.js";
 
-const PATIENCE = { first: 17_500, further: 14_000 }; // ms: for compiling and first shapes, for further ones
-const TOGETHER = 12; // kernels that are compiled side by side
+const PATIENCE = { first: 18_000, further: 12_000 }; // ms: until a kernel's first shape begins, or a further one
+const TOGETHER = 8; // kernels that are waited for together
 
-async function facts() {
-  const adapter = await navigator.gpu?.requestAdapter();
-  if (!adapter) throw Object.assign(new Error(), { code: !globalThis.isSecureContext ? "insecure-context" : navigator.gpu ? "no-adapter" : "no-webgpu" });
-  const { vendor, architecture, device, description, isFallbackAdapter } = adapter.info;
-  const isSoftware = isFallbackAdapter || /swiftshader|llvmpipe|lavapipe|basic render/i.test(`${architecture} ${description}`);
-  const limits = {};
-  for (const name in adapter.limits) if (typeof adapter.limits[name] === "number") limits[name] = adapter.limits[name];
-  return { vendor, architecture, device, description, isSoftware, features: [...adapter.features].sort(), limits };
-}
-
-let gpu, software, loaded, stopped; // loaded: the wasm, which comes with the first check; stopped: whether somebody asked for that
+let adapter, profile, gpu, loaded, stopped; // loaded: the wasm, which comes with the first check; stopped: whether somebody asked for that
 let tasks, results, gradients, next, compiled, compiling, spent; // of a check: what is to be done, what came out, how far it is
 
-/** A check from its beginning: every kernel's first shape, then the second ones; before those the gradients. */
+async function facts() {
+  adapter = await navigator.gpu?.requestAdapter();
+  if (!adapter) throw Object.assign(new Error(), { code: !globalThis.isSecureContext ? "insecure-context" : navigator.gpu ? "no-adapter" : "no-webgpu" });
+  const { vendor, architecture, device, description } = adapter.info;
+  const limits = {};
+  for (const name in adapter.limits) if (typeof adapter.limits[name] === "number") limits[name] = adapter.limits[name];
+  return { vendor, architecture, device, description, isSoftware: saidProfile(adapter.info) === "software", features: [...adapter.features].sort(), limits };
+}
+
+/** Which kernels the package gives this adapter; where that does not say what it is, the package times some. */
+async function whichProfile() {
+  const said = saidProfile(adapter.info);
+  if (said) return said;
+  const { Gpu } = await import("../dist/index.js");
+  const own = await Gpu.request();
+  own.dispose();
+  return own.info.profile;
+}
+
+/** A device as the package makes one: subgroups are on for software's kernels, while wgpu asks for none in a browser. */
+function open(software) {
+  const { requestDevice } = GPUAdapter.prototype, more = software && adapter.features.has("subgroups") ? ["subgroups"] : [];
+  GPUAdapter.prototype.requestDevice = function (descriptor) {
+    GPUAdapter.prototype.requestDevice = requestDevice;
+    return this.requestDevice({ ...descriptor, requiredFeatures: [...(descriptor.requiredFeatures ?? []), ...more] });
+  };
+  return Check.open(software);
+}
+
+/** A check from its beginning: every chosen kernel's first shape, then the second ones; before those the gradients. */
 async function begin() {
   gpu?.close();
   await (loaded ??= initCheck());
-  gpu = await Check.open(software);
-  results = kernels().map((name) => ({ name, share: 0, absolute: 0, shapes: 0, ms: Infinity, error: "" }));
+  profile = await whichProfile();
+  const software = profile === "software";
+  gpu = await open(software);
+  const subgroups = gpu.device().features.has("subgroups");
+  results = kernels().map((name, kernel) => ({ name, chosen: isChosen(kernel, software, subgroups), share: 0, absolute: 0, shapes: 0, ms: Infinity, error: "" }));
   gradients = { worst: 0, shapes: 0, error: "" };
-  const shapes = results.map((_, kernel) => shapeCount(kernel));
-  tasks = Array.from({ length: Math.max(...shapes, derivativeCount()) }, (_, shape) => [
-    ...(shape < derivativeCount() ? [{ shape }] : []),
-    ...results.map((_, kernel) => ({ kernel, shape })).filter(({ kernel }) => shape < shapes[kernel]),
-  ]).flat();
-  next = compiled = compiling = spent = 0;
+  next = compiling = spent = 0;
+  tasks = [...inRounds(true), ...inRounds(false)];
+  // All are asked for now, so that the browser compiles some while others run.
+  const chosen = results.flatMap(({ chosen }, kernel) => (chosen ? [kernel] : []));
+  compiled = new Map();
+  for (let i = 0; i < chosen.length; i += TOGETHER) compile(chosen.slice(i, i + TOGETHER));
 }
 
-/** Goes on until all is done, a time is over, or somebody stops it. */
-async function go(patience) {
+function compile(some) {
+  const done = compileAhead(gpu.device(), (keep) => gpu.compile(some, keep));
+  for (const kernel of some) compiled.set(kernel, done);
+}
+
+function inRounds(chosen) {
+  const shapes = results.map((result, kernel) => (result.chosen === chosen ? shapeCount(kernel) : 0)), derived = chosen ? derivativeCount() : 0;
+  return Array.from({ length: Math.max(...shapes, derived) }, (_, shape) => [
+    ...(shape < derived ? [{ shape }] : []),
+    ...results.map((_, kernel) => ({ kernel, shape })).filter(({ kernel }) => shape < shapes[kernel]),
+  ]).flat();
+}
+
+/** Goes on until `end` is reached, a time is over, or somebody stops it. */
+async function go(end, patience) {
   const began = performance.now();
   stopped = false;
-  const tell = () => postMessage({ kind: "progress", results, done: next, all: tasks.length });
-  for (; next < tasks.length; next += 1) {
+  const tell = () => postMessage({ kind: "progress", results, done: next, all: end });
+  for (; next < end; next += 1) {
     const { kernel, shape } = tasks[next];
     if (stopped || performance.now() - began > (shape ? patience.further : patience.first)) break;
     if (kernel === undefined) await derive(shape);
@@ -48,7 +84,8 @@ async function go(patience) {
   }
   tell();
   spent += performance.now() - began;
-  postMessage({ kind: "done", gradients, left: tasks.length - next, compiling: compiling / 1000, seconds: spent / 1000 });
+  const left = tasks.slice(next).filter(({ kernel }) => kernel === undefined || results[kernel].chosen).length;
+  postMessage({ kind: "done", profile, gradients, left, more: tasks.length > next, compiling: compiling / 1000, seconds: spent / 1000 });
 }
 
 async function derive(i) {
@@ -63,12 +100,10 @@ async function derive(i) {
 
 async function run(kernel, shape) {
   const result = results[kernel];
-  if (kernel >= compiled) {
-    const before = performance.now();
-    await compileAhead(gpu.device(), (keep) => gpu.compile(kernel, TOGETHER, keep));
-    compiled = kernel + TOGETHER;
-    compiling += performance.now() - before;
-  }
+  if (!compiled.has(kernel)) compile([kernel]);
+  const before = performance.now();
+  await compiled.get(kernel);
+  compiling += performance.now() - before;
   try {
     const { share, absolute, ms } = await gpu.run(kernel, shape);
     result.share = Math.max(result.share, share);
@@ -81,8 +116,11 @@ async function run(kernel, shape) {
 }
 
 const commands = {
-  async check() { await begin(); await go(PATIENCE); },
-  rest: () => go({ first: Infinity, further: Infinity }),
+  async check() {
+    await begin();
+    await go(inRounds(true).length, PATIENCE);
+  },
+  rest: () => go(tasks.length, { first: Infinity, further: Infinity }),
   stop() { stopped = true; },
 };
 onmessage = async ({ data }) => {
@@ -93,7 +131,4 @@ onmessage = async ({ data }) => {
   }
 };
 
-facts().then((found) => {
-  software = found.isSoftware;
-  postMessage({ kind: "ready", facts: found });
-}).catch(({ code, message }) => postMessage({ kind: "missing", code, message }));
+facts().then((found) => postMessage({ kind: "ready", facts: found })).catch(({ code, message }) => postMessage({ kind: "missing", code, message }));

@@ -9,6 +9,8 @@ mod base;
 mod base_file;
 #[path = "../kernels/cases.rs"]
 mod cases;
+#[path = "../kernels/chosen.rs"]
+mod chosen;
 mod common;
 #[path = "../layer/problem.rs"]
 mod problem;
@@ -47,9 +49,8 @@ pub struct Run {
     pub ms: f64,
 }
 
-/// All but the products by quads, for which a device needs subgroups; a layer's gradients run them where they are chosen.
 fn specs() -> impl Iterator<Item = &'static Spec> {
-    cases::SPECS.iter().chain(transformer::SPECS).chain(base::INPUTS).chain(&base::PRODUCTS)
+    cases::SPECS.iter().chain(transformer::SPECS).chain(base::INPUTS).chain(base::QUADS).chain(&base::PRODUCTS)
 }
 
 fn spec(kernel: usize) -> Result<&'static Spec, JsError> {
@@ -74,6 +75,16 @@ pub fn shape_count(kernel: usize) -> Result<usize, JsError> {
     Ok(shapes(spec(kernel)?).count())
 }
 
+/// Whether the package ever gives the kernel to a software adapter or to hardware, with or without subgroups.
+#[wasm_bindgen(js_name = isChosen)]
+pub fn is_chosen(kernel: usize, software: bool, subgroups: bool) -> Result<bool, JsError> {
+    Ok(chosen::is_chosen(spec(kernel)?.kernel, profile(software), subgroups))
+}
+
+fn profile(software: bool) -> Profile {
+    if software { Profile::Software } else { Profile::Hardware }
+}
+
 /// At how many shapes a layer's gradients are taken by differences.
 #[wasm_bindgen(js_name = derivativeCount)]
 pub fn derivative_count() -> usize {
@@ -85,8 +96,8 @@ impl Check {
     /// A device with the kernels that this kind of adapter gets.
     pub async fn open(software: bool) -> Result<Check, JsValue> {
         console_error_panic_hook::set_once();
-        let profile = if software { Profile::Software } else { Profile::Hardware };
-        Ok(Check(Gpu::request(GpuRequest { profile: Some(profile), ..Default::default() }).await?))
+        let profile = Some(profile(software));
+        Ok(Check(Gpu::request(GpuRequest { profile, ..Default::default() }).await?))
     }
 
     /// The `GPUDevice`.
@@ -95,9 +106,10 @@ impl Check {
         Ok(device.clone().into())
     }
 
-    /// Compiles the kernels from the `first` on, `count` of them, as `Recording::compile_missing`.
-    pub fn compile(&self, first: usize, count: usize, keep: bool) -> Result<(), JsValue> {
-        for spec in specs().skip(first).take(count) {
+    /// Compiles these kernels, as `Recording::compile_missing`.
+    pub fn compile(&self, kernels: Vec<usize>, keep: bool) -> Result<(), JsValue> {
+        for kernel in kernels {
+            let spec = spec(kernel)?;
             let (index, dims) = shapes(spec).next().ok_or_else(|| JsError::new("there is no such shape"))?;
             let case = (spec.case)(*dims, &mut Rng(1 + index as u64));
             let tensors: Vec<Tensor> = case.tensors.iter().map(|given| given.upload(&self.0, "tensor")).collect();

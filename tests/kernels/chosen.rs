@@ -1,0 +1,42 @@
+//! Which kernels a device is ever given, by hand: `tests/contract.rs` holds the lists to where `src` chooses.
+
+use lora_webgpu::Profile;
+use lora_webgpu::kernels::Kernel;
+
+/// For hardware alone: tiles in workgroup memory.
+pub const HARDWARE: &[&str] = &[
+    "base/linear",
+    "base/linear_t",
+    "lora/fused_b_add_tiled",
+    "lora/grad_a_tiled",
+    "lora/grad_b_tiled",
+    "lora/input_grad_tiled",
+    "nn/attention_grad_kv_tiled",
+    "nn/attention_grad_q_tiled",
+    "nn/attention_tiled",
+];
+
+/// For software adapters alone.
+pub const SOFTWARE: &[&str] =
+    &["base/linear_t_vec4", "base/linear_vec4", "nn/attention", "nn/attention_grad_kv", "nn/attention_grad_q"];
+
+/// For software adapters with subgroups.
+pub const QUADS: &[&str] = &["base/linear_quad", "base/linear_t_quad"];
+
+/// A kernel's name, without the layout of the weight where it is one of many.
+pub fn product(kernel: &Kernel) -> &'static str {
+    const LAYOUTS: [&str; 8] = ["_f32", "_f32_any", "_f16", "_bf16", "_ternary", "_q8_0", "_q4_0", "_q4_1"];
+    match kernel.source {
+        [_] => kernel.name,
+        _ => LAYOUTS.iter().find_map(|layout| kernel.name.strip_suffix(layout)).unwrap_or(kernel.name),
+    }
+}
+
+/// Whether such a device is ever given the kernel.
+pub fn is_chosen(kernel: &Kernel, profile: Profile, subgroups: bool) -> bool {
+    let is_in = |names: &[&str]| names.contains(&product(kernel));
+    match profile {
+        Profile::Hardware => !is_in(SOFTWARE) && !is_in(QUADS),
+        Profile::Software => !is_in(HARDWARE) && (subgroups || !is_in(QUADS)),
+    }
+}

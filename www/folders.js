@@ -22,7 +22,8 @@ export const keepFolder = (fingerprint, handle) => store("readwrite", (folders) 
 /** The folder with that model, if one is known here and the visitor still allows it to be read. */
 export async function folderOf(fingerprint) {
   const handle = fingerprint && await store("readonly", (folders) => folders.get(fingerprint)).catch(() => {});
-  return handle && (await handle.requestPermission({ mode: "read" })) === "granted" ? handle : undefined;
+  const permission = await handle?.requestPermission({ mode: "read" }).catch(() => {}); // without a click none may be asked for
+  return permission === "granted" ? handle : undefined;
 }
 
 /** The files of a folder, not of those in it. */

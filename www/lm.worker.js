@@ -222,11 +222,11 @@ const MODULES = { all: [], attention: ["q_proj", "k_proj", "v_proj", "o_proj"], 
 
 function makeTrainer({ rank, alpha, modules, lr, steps, batchSize, seed }) {
   model.addAdapter({ rank, alpha, targetModules: MODULES[modules], seed });
+  adapter = true;
   trainer = new LanguageTrainer(model, {
     optimizer: adamw({ lr, weightDecay: 0 }), schedule: linearSchedule({ warmup: Math.min(5, steps), total: steps + 1 }),
     maxGradNorm: 1, batchSize, seed,
   });
-  adapter = true;
 }
 
 function forget() {
@@ -236,10 +236,30 @@ function forget() {
   adapter = false;
 }
 
-async function begin({ text, name, settings }) {
-  const { examples, kept, notes } = prepare(text, settings.length);
+async function closeRun() {
   await run?.close();
   run = undefined;
+}
+
+/** Puts another adapter in the place of the one that is there, which comes back where `make` fails. */
+async function exchange(make) {
+  const old = adapter ? await model.saveAdapter() : undefined;
+  forget();
+  training = undefined;
+  try {
+    await make();
+  } catch (error) {
+    forget();
+    if (old) await model.loadAdapter(old);
+    adapter = Boolean(old);
+    throw error;
+  }
+  adapter = true;
+}
+
+async function begin({ text, name, settings }) {
+  const { examples, kept, notes } = prepare(text, settings.length);
+  await closeRun();
   forget();
   makeTrainer(settings);
   training = { text, name, settings, model: source.own, step: 0, losses: [], samples: [], examples, kept };
@@ -250,19 +270,22 @@ async function begin({ text, name, settings }) {
 
 /** Goes on with a run that was saved, perhaps by a page that is no more. */
 async function resume({ name }) {
-  await run?.close();
+  await closeRun();
   run = await Checkpoints.open(name);
-  const found = await run.restore(state);
-  const { model: its } = (found && state.facts) || {};
-  if (!found || its?.fingerprint !== source.own?.fingerprint) {
-    await run.close();
-    run = undefined;
-    throw found ? problem("other-model", { what: its?.name, fingerprint: its?.fingerprint }) : problem("nothing-saved");
+  try {
+    if (!(await run.restore(state))) throw problem("nothing-saved");
+    const { facts } = state, { model: its } = facts;
+    if (its?.fingerprint !== source.own?.fingerprint) throw problem("other-model", { what: its?.name, fingerprint: its?.fingerprint });
+    const texts = prepare(facts.text, facts.settings.length);
+    await exchange(() => {
+      makeTrainer(facts.settings);
+      trainer.loadState(state.trainer);
+    });
+    training = { ...facts, ...texts };
+  } catch (error) {
+    await closeRun(); // somebody may want to delete it
+    throw error;
   }
-  forget();
-  training = { ...state.facts, ...prepare(state.facts.text, state.facts.settings.length) };
-  makeTrainer(training.settings);
-  trainer.loadState(state.trainer);
   const { examples, kept, ...rest } = training;
   return rest;
 }
@@ -294,10 +317,7 @@ async function loop() {
     began = performance.now();
   }
   const done = training.step >= settings.steps;
-  if (done) {
-    await run?.close();
-    run = undefined;
-  }
+  if (done) await closeRun();
   tell("rest", { step: training.step, done });
 }
 
@@ -335,7 +355,7 @@ answer({
   // A training that is begun again goes on where it stood.
   async go() { trainer.loadState(await trainer.saveState()); go(); },
   pause,
-  async stop() { await pause(); await run?.close(); run = undefined; return {}; },
+  async stop() { await pause(); await closeRun(); return {}; },
   stopWriting() { stopWriting = true; },
   // After the step that is under way: until then its record is not among the run's facts, though the trainer's state may have it.
   save() { saving = true; },
@@ -363,18 +383,9 @@ answer({
   async loadAdapter({ files }) {
     const gguf = files.find(({ name }) => /\.gguf$/i.test(name));
     const opened = await (gguf ? importAdapter({ format: "gguf", file: gguf, modelConfig: source.config }) : loadPeft(files.length === 1 ? files[0] : files));
-    const old = adapter ? await model.saveAdapter() : undefined;
-    forget();
-    training = undefined;
-    try {
-      const { config, weights } = opened.files();
-      await model.loadAdapter({ config, weights });
-    } catch (error) {
-      if (old) await model.loadAdapter(old);
-      adapter = Boolean(old);
-      throw error;
-    }
-    adapter = true;
+    const { config, weights } = opened.files();
+    await closeRun();
+    await exchange(() => model.loadAdapter({ config, weights }));
     const { modules, parameters, notes } = opened;
     return { modules: modules.length, of: model.modules.length, ranks: [...new Set(modules.map(({ rank }) => rank))], parameters, notes };
   },

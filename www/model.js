@@ -375,7 +375,8 @@ async function openAdapter(files) {
   const report = await ask("loadAdapter", { files });
   $("adapter-report").textContent = text.adapterReport(report);
   hasAdapter = true;
-  current = undefined;
+  current = undefined; // its run, if there was one, is free
+  await listRuns();
   setState("ready", text.adapterLoaded);
   calm();
   await write();

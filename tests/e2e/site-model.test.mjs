@@ -245,6 +245,45 @@ lm("paused, the tab closed, and gone on with in another; kept for good; deleted"
   errors.splice(0, errors.length, ...errors.filter((text) => !/^failed: .*(worker|texts|model)/.test(text))); // fetches that a reload broke off
 });
 
+lm("a paused run is let go for another adapter; one that cannot be gone on with leaves the adapter, and can be deleted", {}, async (page) => {
+  const open = () => page.evaluate(async () => (await navigator.locks.query()).held.filter(({ name }) => name.includes("checkpoints")).length);
+  await configure(page, { steps: 30 });
+  await page.evaluate(() => { document.querySelector("#temperature").value = 0; });
+  await page.click("#train");
+  await until(page, ({ step }) => step >= 2);
+  await page.click("#pause");
+  await state(page, "paused");
+  assert.equal(await open(), 1);
+  const [file] = await Promise.all([page.waitForEvent("download"), page.click("#download")]);
+  await written(page, async () => page.setInputFiles("#adapter-file", await file.path()));
+  assert.equal(await open(), 0, "the paused run");
+  const words = await page.textContent("#adapter-text");
+  assert.ok(words);
+
+  // Its settings say another rank than its state has.
+  await page.evaluate(async () => {
+    const runs = await (await navigator.storage.getDirectory()).getDirectoryHandle("lora-webgpu-checkpoints");
+    for await (const folder of runs.values()) for await (const handle of folder.values()) {
+      const bytes = new Uint8Array(await (await handle.getFile()).arrayBuffer());
+      const at = new TextDecoder("latin1").decode(bytes).indexOf('"rank":4') + 7;
+      if (at < 7) continue;
+      bytes[at] += 1;
+      bytes.set(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes.subarray(32))));
+      const stream = await handle.createWritable();
+      await stream.write(bytes);
+      await stream.close();
+    }
+  });
+  await page.click("#runs button >> nth=0");
+  await complaint(page, /expected .*q_proj.* 5, .*got .*q_proj.* 4, /);
+  await state(page, "ready");
+  assert.equal(await open(), 0, "the run of which no training could be made");
+  await written(page, () => page.click("#write"));
+  assert.equal(await page.textContent("#adapter-text"), words);
+  await page.click("#runs li >> nth=0 >> button >> nth=1");
+  await page.waitForFunction(() => document.querySelectorAll("#runs li").length === 0, undefined, POLL);
+});
+
 lm("stopped; a text of one's own; JSON lines with one that is broken", {}, async (page) => {
   await configure(page, { steps: 50 });
   await page.fill("#text", '{"prompt": "Hello.", "completion": " Ahoy, friend, said the keeper."}\n{"prompt": 3}\n{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Mind the step, friend."}]}\n');
@@ -379,9 +418,17 @@ lm("a model of one's own, from a folder and from a GGUF file: trained, its adapt
   }, Object.entries(files).map(([name, bytes]) => [name, bytes.toString("base64")]));
   await page.click("#pick-folder");
   await opened(page, "tiny-llama");
-  // And once more: now the browser knows the folder, and opens it by itself.
+  // And once more: now the browser knows the folder, and opens it by itself, if it lets the page ask.
   await page.reload();
   await page.waitForSelector("#runs li");
+  await page.evaluate(() => {
+    const { requestPermission } = FileSystemHandle.prototype;
+    FileSystemHandle.prototype.requestPermission = () => Promise.reject(new DOMException("no click", "SecurityError"));
+    globalThis.letAsk = () => { FileSystemHandle.prototype.requestPermission = requestPermission; };
+  });
+  await page.click("#runs button >> nth=0");
+  await complaint(page, /trained on another model, tiny-llama: open it first/);
+  await page.evaluate(() => letAsk());
   await page.click("#runs button >> nth=0");
   await page.waitForFunction(() => lmPage.snapshot().hasAdapter, undefined, POLL);
   const found = await snapshot(page);

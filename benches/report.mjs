@@ -126,7 +126,7 @@ function native(given, torch) {
   const growth = of("growth");
   if (growth.length) {
     writeFileSync(join(root, "docs/growth.svg"), growthPlot(growth));
-    parts.push("### How the cost grows", "Forward and backward of a LoRA layer in float32; dashed, what twice the time for twice the tokens or rank, and four times for twice the width, would be.",
+    parts.push("### How the cost grows", "Forward and backward of a LoRA layer in float32; dashed, what twice the time for twice the tokens or rank, and four times for twice the width, would be. Counted, not timed, no doubling does more than that, on any device: [tests/growth.rs](../tests/growth.rs) has every kernel count its rounds, and the words that it reads and writes.",
       "![Time of a step as tokens, width and rank double](growth.svg)");
     const worst = (by) => growth.filter((row) => row.by === by).flatMap((row, i, all) => (i ? [row.us / all[i - 1].us] : []));
     section("What a doubling costs", "Times the step's time, for each doubling from the left to the right.", ["of", "from, to", "times"], ["tokens", "width", "rank"].map((by) => {

@@ -676,16 +676,13 @@ export async function mergeInto(
   }
 }
 
-function checkMerged(raw: RawPeft, headers: Header[]): void {
-  const names = new Set(headers.flatMap((header) => header.tensors.map((t) => t.name)));
-  const lacking = raw.mergedTensors().find((name) => !names.has(name));
-  if (lacking) throw new LoraError("unmatched", `the model has no tensor ${lacking}, which the adapter changes`);
-}
+const checkMerged = (raw: RawPeft, headers: Header[]): void => raw.checkMerge(headers.flatMap((header) => header.tensors.map((t) => t.name)));
 
 /**
  * A model with an adapter in it: `W + scaling·B·A` in the model's own number format, everything else as it is. `model` is a
  * safetensors file or several that belong together; the result is a Blob of each, whose unchanged parts are the model's own, so that
- * the model's own `model.safetensors.index.json` fits them.
+ * the model's own `model.safetensors.index.json` fits them. Rejects with code `unsupported` where the adapter changes the
+ * embedding of a model without a head of its own, which is tied to it, `unmatched` where the model lacks a tensor, and `shape`.
  */
 export async function merge(options: { adapter: PeftAdapter; model: FileSource }): Promise<Blob>;
 export async function merge(options: { adapter: PeftAdapter; model: readonly FileSource[] }): Promise<Blob[]>;

@@ -13,7 +13,7 @@ use lora_webgpu::io::gguf::{GgufHeader, Value as GgufValue};
 use lora_webgpu::io::safetensors::{Dtype, Entry, Header, SafetensorsFile, TensorInfo, from_f32, to_f32, write};
 use lora_webgpu::io::{
     Adapter, AdapterConfig, AdapterKind, AdapterModule, Combination, Format, GgufModel, HesperWidths, InitLoraWeights,
-    ModelModule, ModuleKind, initialize,
+    ModelModule, ModuleKind, OtherTensor, initialize,
 };
 use serde_json::Value;
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
@@ -1327,4 +1327,44 @@ async fn hostile_patterns_and_many_names_take_no_time_to_speak_of() {
         names.iter().map(|name| Entry { name, dtype: Dtype::F32, shape: &[1, 1], data: &bytes }).collect();
     let file = write(&entries, &[]);
     assert_eq!(Adapter::from_mlx(br#"{"lora_parameters":{"scale":1}}"#, &file).unwrap().modules.len(), 20_000);
+}
+
+/// A safetensors file of float32 ones.
+fn of_ones(tensors: &[(&str, &[usize])]) -> Vec<u8> {
+    let data: Vec<Vec<u8>> = tensors.iter().map(|(_, shape)| ones(shape.iter().product())).collect();
+    let mut entries = Vec::new();
+    for ((name, shape), data) in tensors.iter().zip(&data) {
+        entries.push(Entry { name, dtype: Dtype::F32, shape, data });
+    }
+    write(&entries, &[])
+}
+
+/// Whoever loads a tied model makes its embedding the head, too: changed, the one tensor would change both.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn the_embedding_of_a_tied_model_is_not_merged() {
+    let mut rng = Rng(17);
+    let embed = "model.embed_tokens";
+    let kind = AdapterKind::Embedding;
+    let on_embedding =
+        Adapter::new(vec![AdapterModule { kind, ..random_module(&mut rng, embed, 2, 9, 4) }], None).unwrap();
+    let on_q = || Adapter::new(vec![random_module(&mut Rng(3), "model.q_proj", 2, 4, 4)], None).unwrap();
+    let (mut whole, mut copied) = (on_q(), on_q());
+    for (adapter, name) in [(&mut whole, "weight"), (&mut copied, "base_layer.weight")] {
+        let (name, shape) = (format!("{embed}.{name}"), vec![9, 4]);
+        adapter.others.push(OtherTensor { name, dtype: Dtype::F32, shape, data: ones(36) });
+    }
+    let tied: &[(&str, &[usize])] = &[("model.embed_tokens.weight", &[9, 4]), ("model.q_proj.weight", &[4, 4])];
+    let untied = [tied, &[("lm_head.weight", &[9, 4])]].concat();
+    for (what, adapter) in [("an adapter", &on_embedding), ("trained whole", &whole), ("a copy", &copied)] {
+        refused(what, adapter.merge(&of_ones(tied)), "unsupported", &[embed, "lm_head.weight", "tied"]);
+        assert!(adapter.merge(&of_ones(&untied)).is_ok(), "{what}");
+        let mut both = adapter.clone();
+        both.config.set("ensure_weight_tying", "true").unwrap();
+        assert!(both.merge(&of_ones(tied)).is_ok(), "{what}: the head was trained as the embedding");
+    }
+    assert!(on_q().merge(&of_ones(tied)).is_ok());
+    // An encoder has no head.
+    let mut bare = on_embedding;
+    bare.modules[0].name = "embed_tokens".into();
+    assert!(bare.merge(&of_ones(&[("embed_tokens.weight", &[9, 4])])).is_ok());
 }

@@ -84,6 +84,30 @@ impl Adapter {
         firsts.map(|i| names[i].clone()).collect()
     }
 
+    /// That a model of these tensors can be merged with it.
+    ///
+    /// # Errors
+    /// [`Unmatched`](crate::error::ErrorKind::Unmatched) where it lacks a tensor that the adapter changes; [`Unsupported`](crate::error::ErrorKind::Unsupported) where
+    /// one of them is the embedding and there is no head: whoever loads the model makes the embedding its head, and the adapter
+    /// would be in both. With `ensure_weight_tying` it is.
+    pub fn check_merge(&self, tensors: &[String]) -> Result<()> {
+        let tied = self.config.get("ensure_weight_tying") != Some("true")
+            && !tensors.iter().any(|name| name.ends_with("lm_head.weight"));
+        let order = order(tensors.len(), &mut |i, j| tensors[i] < tensors[j]);
+        for name in self.merged_tensors() {
+            if find(&order, &|i| tensors[i].as_str(), &name).is_none() {
+                return Err(Error::unmatched(format!("the model has no tensor {name}, which the adapter changes")));
+            }
+            if tied && [".embed_tokens.weight", ".wte.weight"].iter().any(|end| name.ends_with(end)) {
+                return Err(Error::unsupported(format!(
+                    "{name}: the model has no lm_head.weight, so that its head is tied to the embedding and would be changed \
+                     with it; expected an adapter that leaves the embedding, or a model with a head of its own"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// A tensor of the model with the adapter in it, of the same type and shape, from its bytes; nothing for a tensor that the
     /// adapter leaves alone. Its type's rounding happens once.
     ///
@@ -152,12 +176,12 @@ impl Adapter {
     /// A model's whole file with the adapter in it; header and all other bytes stay as they are.
     ///
     /// # Errors
-    /// Those of [`Adapter::merge_tensor`]; [`Unmatched`](crate::error::ErrorKind::Unmatched) where the file lacks a tensor that the adapter changes.
+    /// Those of [`Adapter::check_merge`] and [`Adapter::merge_tensor`].
     pub fn merge(&self, model: &[u8]) -> Result<Vec<u8>> {
         let file = SafetensorsFile::parse("the model", model)?;
-        if let Some(lacking) = self.merged_tensors().iter().find(|name| file.header.find(name).is_none()) {
-            return Err(Error::unmatched(format!("the model has no tensor {lacking}, which the adapter changes")));
-        }
+        let mut names = Vec::new();
+        file.header.tensors.iter().for_each(|tensor| names.push(tensor.name.clone()));
+        self.check_merge(&names)?;
         let mut out = model.to_vec();
         for tensor in &file.header.tensors {
             if let Some(merged) = self.merge_tensor(tensor, file.data(tensor))? {

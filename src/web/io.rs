@@ -318,6 +318,12 @@ impl RawPeft {
         Ok(Float32Array::from(to_f32(&other.name, other.dtype, &other.data)?.as_slice()))
     }
 
+    /// That a model of these tensors can be merged with it.
+    #[wasm_bindgen(js_name = checkMerge)]
+    pub fn check_merge(&self, tensors: Vec<String>) -> Result<()> {
+        Ok(self.0.check_merge(&tensors)?)
+    }
+
     #[wasm_bindgen(js_name = mergedTensors)]
     pub fn merged_tensors(&self) -> Vec<String> {
         self.0.merged_tensors()

@@ -210,9 +210,13 @@ test("adapters are combined as PEFT does it", async () => {
 test("a merged model has scaling·B·A in the weights that are adapted, and all else as it was", async () => {
   for (const folder of withModels.filter(simple)) {
     const model = read(baseOf(folder), "model.safetensors"), adapter = await load(folder), changes = deltas(adapter);
-    const lacking = await unlisted(folder);
+    const lacking = await unlisted(folder), { tensors } = safetensors(model);
     if (lacking) {
       await refused(folder, () => merge({ adapter, model: new Blob([model]) }), "unmatched", lacking);
+      continue;
+    }
+    if (!tensors["lm_head.weight"] && changes["model.embed_tokens"]) {
+      await refused(folder, () => merge({ adapter, model: new Blob([model]) }), "unsupported", "model.embed_tokens.weight", "tied");
       continue;
     }
     const merged = new Uint8Array(await (await merge({ adapter, model: new Blob([model]) })).arrayBuffer());
@@ -235,6 +239,19 @@ test("a merged model has scaling·B·A in the weights that are adapted, and all 
   for (const blob of shards) {
     const part = safetensors(new Uint8Array(await blob.arrayBuffer()));
     for (const name of Object.keys(part.tensors)) same(part.raw(name), whole.raw(name), name);
+  }
+  // The embedding of a tied model is its head, too, which an adapter of the embedding leaves alone.
+  const embedding = folders.find((each) => withModels.includes(each) && fields(each).target_modules?.includes?.("embed_tokens") && safetensors(read(baseOf(each), "model.safetensors")).tensors["lm_head.weight"] && !fields(each).modules_to_save);
+  if (embedding) {
+    const file = safetensors(read(baseOf(embedding), "model.safetensors")), own = await load(embedding), all = Object.keys(file.tensors);
+    const model = (some) => container(Object.fromEntries(some.map((name) => [name, [file.tensors[name].shape, file.values(name)]])));
+    const tied = all.filter((name) => name !== "lm_head.weight"), [first, second] = [tied.slice(0, 2), tied.slice(2)];
+    if (own.modules.every(({ name }) => name !== "lm_head")) {
+      assert.ok(await merge({ adapter: own, model: model(all) }));
+      await refused("a tied model", () => merge({ adapter: own, model: model(tied) }), "unsupported", "embed_tokens", "lm_head.weight");
+      await refused("a tied model in pieces", () => merge({ adapter: own, model: [first, second].map(model) }), "unsupported", "embed_tokens", "lm_head.weight");
+      assert.equal((await merge({ adapter: own, model: [tied, ["lm_head.weight"]].map(model) })).length, 2);
+    }
   }
   const without = names.filter((name) => name !== `${adapter.modules[0].name}.weight`);
   await refused("a model without a module", () => merge({ adapter, model: shard(without) }), "unmatched", adapter.modules[0].name);

@@ -18,13 +18,13 @@ export type FileSource = string | URL | Blob | ArrayBuffer | Uint8Array;
  */
 export type PeftSource = FileSource | Iterable<File> | { config: FileSource | object; weights: FileSource; zip?: unknown };
 
-/** A linear module or an embedding of a model. */
+/** A module of a model. */
 export interface ModelModule {
   /** E.g. `model.layers.0.self_attn.q_proj`. */
   name: string;
-  /** Default `"linear"`. */
-  kind?: "linear" | "embedding";
-  /** Of an embedding the number of tokens. */
+  /** Default `"linear"`; `"other"` is one whose weight is no matrix, as a norm's, which can be trained whole alone. */
+  kind?: "linear" | "embedding" | "other";
+  /** Of an embedding the number of tokens, of another 1. */
   inFeatures: number;
   outFeatures: number;
   /** The output head, which `all-linear` leaves out. */
@@ -186,7 +186,7 @@ const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [val
 /** What `modules` can be: a list, or a model's safetensors files, whose headers are read. */
 export type ModuleSource = FileSource | readonly FileSource[] | readonly ModelModule[];
 
-/** The linear modules and embeddings of a model, from the headers of its safetensors files. */
+/** The modules of a model that have a weight, from the headers of its safetensors files. */
 export async function modelModules(model: FileSource | readonly FileSource[]): Promise<ModelModule[]> {
   const headers = await Promise.all(list(model).map(async (file) => headerOf(await sliceable("the model", file))));
   return headers.flatMap((header) => header.modules);
@@ -197,7 +197,7 @@ async function modulesJson(model: ModuleSource): Promise<string> {
   if (!given) return JSON.stringify(await modelModules(model as FileSource));
   for (const { name, kind, inFeatures, outFeatures, isOutputHead } of list(model) as ModelModule[]) {
     text("name", name);
-    oneOf("kind", kind ?? "linear", ["linear", "embedding"]);
+    oneOf("kind", kind ?? "linear", ["linear", "embedding", "other"]);
     integer("inFeatures", inFeatures);
     integer("outFeatures", outFeatures);
     boolean("isOutputHead", isOutputHead ?? false);

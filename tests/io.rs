@@ -1368,3 +1368,40 @@ async fn the_embedding_of_a_tied_model_is_not_merged() {
     bare.modules[0].name = "embed_tokens".into();
     assert!(bare.merge(&of_ones(&[("embed_tokens.weight", &[9, 4])])).is_ok());
 }
+
+/// Norms and other modules that are no matrices can be trained whole.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn modules_that_are_no_matrices_are_reported_and_merged() {
+    let file = of_ones(&[
+        ("model.fc.weight", &[5, 6]),
+        ("model.norm.weight", &[6]),
+        ("model.norm.bias", &[6]),
+        ("model.conv.weight", &[2, 2, 3, 3]),
+        ("model.rotary.inv_freq", &[3]),
+    ]);
+    let listed = modules(&file);
+    let kinds: Vec<_> = listed.iter().map(|m| (m.name.as_str(), m.kind)).collect();
+    let other = ModuleKind::Other;
+    let expected = [("model.fc", ModuleKind::Linear), ("model.norm", other), ("model.conv", other)];
+    assert!(kinds.len() == 3 && expected.iter().all(|each| kinds.contains(each)), "{kinds:?}");
+    let mut adapter = Adapter::new(vec![random_module(&mut Rng(19), "model.fc", 2, 6, 5)], None).unwrap();
+    for (name, shape) in [("model.norm.weight", vec![6]), ("model.norm.base_layer.bias", vec![6])] {
+        let data = (0..6).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        adapter.others.push(OtherTensor { name: name.into(), dtype: Dtype::F32, shape, data });
+    }
+    let report = adapter.report(&listed, true).unwrap();
+    assert_eq!((report.matched, report.missing), (vec![0], vec![]));
+    assert_eq!(report.replaced, ["model.norm.weight", "model.norm.bias"]);
+    let merged = adapter.merge(&file).unwrap();
+    for name in report.replaced {
+        assert_eq!(tensor(&merged, &name), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "{name}");
+    }
+    // No adapter sits on one, whatever its configuration says.
+    for target in ["[\"norm\", \"fc\"]", "\".*\"", "\"all-linear\""] {
+        adapter.config.set("target_modules", target).unwrap();
+        let found = adapter.config.resolve(&listed).unwrap();
+        assert_eq!(found.iter().map(|m| listed[m.module].name.as_str()).collect::<Vec<_>>(), ["model.fc"], "{target}");
+    }
+    let on_norm = Adapter::new(vec![random_module(&mut Rng(2), "model.norm", 1, 6, 1)], None).unwrap();
+    refused("on a norm", on_norm.report(&listed, true), "unmatched", &["model.norm"]);
+}

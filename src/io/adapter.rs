@@ -353,7 +353,8 @@ impl Adapter {
         let name = |i: usize| model[i].name.as_str();
         let names = order(model.len(), &mut |i, j| name(i) < name(j));
         for (index, module) in self.modules.iter().enumerate() {
-            let Some(own) = find(&names, &name, &module.name).map(|i| &model[i]) else {
+            let own = find(&names, &name, &module.name).map(|i| &model[i]);
+            let Some(own) = own.filter(|own| own.kind != ModuleKind::Other) else {
                 report.leftover.push(module.name.clone());
                 continue;
             };

@@ -82,6 +82,8 @@ pub enum ModuleKind {
     Linear,
     /// A weight `[in_features, out_features]`: as many rows as there are tokens.
     Embedding,
+    /// A weight that is no matrix, as a norm's: no adapter sits on it, but it can be trained whole.
+    Other,
 }
 
 /// A module of a model.
@@ -89,23 +91,26 @@ pub enum ModuleKind {
 pub struct ModelModule {
     /// Its name, e.g. `model.layers.0.self_attn.q_proj`.
     pub name: String,
-    /// Linear or embedding.
+    /// What it is.
     pub kind: ModuleKind,
-    /// Of an embedding the number of tokens.
+    /// Of an embedding the number of tokens, of a module that is neither linear nor an embedding 1.
     pub in_features: usize,
-    /// Of an embedding the width.
+    /// Of an embedding the width, of a norm the number of its weights.
     pub out_features: usize,
     /// The output head, which `all-linear` leaves out.
     pub is_output_head: bool,
 }
 
 impl ModelModule {
-    /// The modules of a model's file: matrices called `….weight`, of which those whose name says so are embeddings and the
-    /// output head.
+    /// The modules of a model's file, what is called `….weight`: matrices, of which those whose name says so are embeddings and
+    /// the output head, and others.
     pub fn list(header: &Header) -> Vec<ModelModule> {
         let module = |t: &TensorInfo| {
             let name = t.name.strip_suffix(".weight")?.to_string();
-            let ([rows, columns] | [rows, columns, 1, 1]) = t.shape[..] else { return None };
+            let ([rows, columns] | [rows, columns, 1, 1]) = t.shape[..] else {
+                let (kind, out_features) = (ModuleKind::Other, t.shape.first().copied().unwrap_or(1).max(1));
+                return Some(ModelModule { name, kind, in_features: 1, out_features, is_output_head: false });
+            };
             let last = name.rsplit('.').next().unwrap_or_default();
             let embedding = last == "wte" || last == "wpe" || last.split('_').any(|word| word.starts_with("embed"));
             let kind = if embedding { ModuleKind::Embedding } else { ModuleKind::Linear };
@@ -489,7 +494,7 @@ impl AdapterConfig {
         let mut found = Vec::new();
         for (index, module) in modules.iter().enumerate() {
             let out = is_excluded(&module.name) || saved.iter().any(|p| p.matches_start(&module.name));
-            if !out && is_target(module) {
+            if !out && module.kind != ModuleKind::Other && is_target(module) {
                 let (rank, alpha) = (ranks.of(&module.name) as usize, alphas.of(&module.name));
                 found.push(ModuleConfig { module: index, rank, alpha, scaling: self.scaling(alpha, rank) });
             }

@@ -1,7 +1,7 @@
 //! Other formats of adapters: Kohya's and MLX's safetensors, the seed system's binary file; and what each cannot hold.
 
 use super::adapter::{Adapter, AdapterKind, AdapterModule};
-use super::config::ModelModule;
+use super::config::{ModelModule, ModuleKind};
 use super::gguf::GgufModel;
 use super::json::{Reader, number};
 use super::linalg::Matrix;
@@ -337,7 +337,8 @@ fn module_of(key: &str, model: &[ModelModule]) -> Result<String> {
         let word = rest.strip_prefix("lora_").and_then(|rest| rest.strip_suffix('_'));
         rest.is_empty() || word.is_some_and(|word| !word.is_empty() && !word.contains('_'))
     };
-    let fits = |m: &&ModelModule| key.strip_suffix(m.name.replace('.', "_").as_str()).is_some_and(prefix);
+    let named = |m: &ModelModule| key.strip_suffix(m.name.replace('.', "_").as_str()).is_some_and(prefix);
+    let fits = |m: &&ModelModule| m.kind != ModuleKind::Other && named(m);
     match model.iter().filter(fits).collect::<Vec<_>>()[..] {
         [module] => Ok(module.name.clone()),
         [] => {

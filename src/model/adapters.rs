@@ -119,8 +119,8 @@ impl CausalLM {
         // Here it is known which width is which. Norms are modules, too.
         let mut modules = self.modules();
         for (name, norm) in self.norms() {
-            let (kind, in_features) = (ModuleKind::Linear, norm.features());
-            modules.push(ModelModule { name, kind, in_features, out_features: 1, is_output_head: false });
+            let (kind, out_features) = (ModuleKind::Other, norm.features());
+            modules.push(ModelModule { name, kind, in_features: 1, out_features, is_output_head: false });
         }
         adapter.fit(&modules, true, false)?;
         for other in &adapter.others {

@@ -91,8 +91,11 @@ fn model_modules(json: &str) -> Result<Vec<ModelModule>> {
         reader.object(&mut |reader, key| {
             match key.as_str() {
                 "name" => m.name = reader.string()?,
-                "kind" if reader.string()? == "embedding" => m.kind = ModuleKind::Embedding,
-                "kind" => {}
+                "kind" => match reader.string()?.as_str() {
+                    "embedding" => m.kind = ModuleKind::Embedding,
+                    "other" => m.kind = ModuleKind::Other,
+                    _ => {}
+                },
                 "inFeatures" => m.in_features = reader.integer()? as usize,
                 "outFeatures" => m.out_features = reader.integer()? as usize,
                 "isOutputHead" => m.is_output_head = reader.boolean()?,
@@ -136,7 +139,11 @@ pub fn safetensors_header(file: &str, bytes: &[u8], file_len: f64) -> Result<Str
         out.key("name");
         out.text(&m.name);
         out.key("kind");
-        out.text(if m.kind == ModuleKind::Embedding { "embedding" } else { "linear" });
+        out.text(match m.kind {
+            ModuleKind::Linear => "linear",
+            ModuleKind::Embedding => "embedding",
+            ModuleKind::Other => "other",
+        });
         out.key("inFeatures");
         out.number(m.in_features as f64);
         out.key("outFeatures");

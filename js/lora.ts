@@ -59,10 +59,11 @@ function rawConfig(options: Omit<AdapterOptions, "inFeatures" | "outFeatures">):
 }
 
 /** A and B where the CPU computes their start, and for one that changes the base the weight that is left. */
-function computedStart(options: LoraLinearOptions, config: RawConfig): Float32Array[] | undefined {
+function computedStart(gpu: Gpu, options: LoraLinearOptions, config: RawConfig): Float32Array[] | undefined {
   const { init = "peft", weight, inFeatures, outFeatures } = options;
   if (init === "peft" || init === "hesper") return undefined;
-  const raw = new RawStart(init, changesBase(init) ? float32Array("weight", weight) : new Float32Array(), outFeatures, inFeatures, config);
+  const values = changesBase(init) ? float32Array("weight", weight) : new Float32Array();
+  const raw = new RawStart(unwrap<RawGpu>("gpu", Gpu, gpu), init, values, outFeatures, inFeatures, config);
   try {
     return [0, 1, 2].map((part) => raw.part(part) as Float32Array);
   } finally {
@@ -95,7 +96,7 @@ export class LoraWeight {
       const config = rawConfig(options);
       refuseBaseChange(options, "a LoraLinear, which has one");
       const [inFeatures, outFeatures] = [integer("inFeatures", options.inFeatures), integer("outFeatures", options.outFeatures)];
-      start = computedStart(options, config);
+      start = computedStart(gpu, options, config);
       this.#raw = new RawWeight(unwrap<RawGpu>("gpu", Gpu, gpu), inFeatures, outFeatures, config);
     }
     bind(this, this.#raw, (options as unknown) instanceof RawWeight ? undefined : "a LoraWeight");
@@ -257,7 +258,7 @@ export class LoraLinear {
   static {
     takenOut = (layer) => {
       const config = rawConfig(layer.#options);
-      const [a, b] = computedStart(layer.#options, config) as [Float32Array, Float32Array];
+      const [a, b] = computedStart(layer.#gpu, layer.#options, config) as [Float32Array, Float32Array];
       return { a, b, scaling: config.scaling() };
     };
     isFirst = (layer, adapter) => !layer.#added.has(adapter);
@@ -304,7 +305,7 @@ export class LoraLinear {
     this.inFeatures = integer("inFeatures", options.inFeatures);
     this.outFeatures = integer("outFeatures", options.outFeatures);
     if (base !== undefined) refuseBaseChange(options, "it in float32 as `weight`, got a base");
-    const start = computedStart(options, config); // before anything is made
+    const start = computedStart(gpu, options, config); // before anything is made
     if (base !== undefined) {
       const rawBase = unwrap<RawFrozen>("base", FrozenLinear, base);
       if (weight !== undefined || bias !== undefined) {
@@ -367,7 +368,7 @@ export class LoraLinear {
     checkOptions("addAdapter", options, ADAPTER_OPTIONS.slice(2));
     const config = rawConfig(options);
     refuseBaseChange(options, "it with the layer's first adapter");
-    const start = computedStart({ ...options, inFeatures: this.inFeatures, outFeatures: this.outFeatures }, config); // before it is made
+    const start = computedStart(this.#gpu, { ...options, inFeatures: this.inFeatures, outFeatures: this.outFeatures }, config); // before it is made
     const adapter = new LoraAdapter(this.#gpu, name, this.#raw.addAdapter(name, config), options);
     writeStart(adapter.weight, start);
     this.#adapters.set(name, adapter);

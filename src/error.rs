@@ -229,6 +229,22 @@ impl Error {
     }
 }
 
+/// Bytes of an array in 32 bits of address space.
+const LARGEST: u64 = i32::MAX as u64;
+
+/// An empty array with room for so many elements, where a small request can make that many.
+///
+/// # Errors
+/// [`Limit`](ErrorKind::Limit) above 2³¹ − 1 bytes, or what the memory has.
+pub(crate) fn room<T>(name: &str, elements: u64) -> Result<Vec<T>> {
+    let bytes = elements.saturating_mul(size_of::<T>() as u64);
+    let mut array = Vec::new();
+    if bytes > LARGEST || array.try_reserve_exact(elements as usize).is_err() {
+        return Err(Error::limit(name, bytes, LARGEST, "maxArraySize"));
+    }
+    Ok(array)
+}
+
 /// The unit of a limit: bytes are those whose names end in `Size`.
 fn unit(limit: &str) -> &'static str {
     if limit.ends_with("Size") { " bytes" } else { "" }

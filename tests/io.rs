@@ -1405,3 +1405,18 @@ async fn modules_that_are_no_matrices_are_reported_and_merged() {
     let on_norm = Adapter::new(vec![random_module(&mut Rng(2), "model.norm", 1, 6, 1)], None).unwrap();
     refused("on a norm", on_norm.report(&listed, true), "unmatched", &["model.norm"]);
 }
+
+/// Ranks that make A or B larger than the memory are errors before anything is made.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn ranks_beyond_the_memory_are_refused() {
+    for init in [InitLoraWeights::Default, InitLoraWeights::None, InitLoraWeights::Gaussian] {
+        for (out_features, in_features) in [(4, 1 << 20), (1 << 20, 4)] {
+            for rank in [1 << 12, 1 << 22, usize::MAX / 2] {
+                let start = initialize(&init, &[], out_features, in_features, rank, 1.0, 0);
+                refused("a rank", start, "limit", &["lora_"]);
+            }
+        }
+    }
+    let wide = initialize(&InitLoraWeights::Orthogonal, &[], 4, 1 << 20, 4096, 1.0, 0);
+    refused("an orthogonal one", wide, "limit", &["lora_A"]);
+}

@@ -15,6 +15,8 @@ pub(crate) use read::read;
 pub use recording::{Recording, Submission};
 pub(crate) use recording::{elementwise, fold, shared_workgroups, workgroups};
 #[cfg(target_arch = "wasm32")]
+pub(crate) use tensor::check_size;
+#[cfg(target_arch = "wasm32")]
 pub(crate) use tensor::next_id;
 pub use tensor::{DType, Tensor};
 pub(crate) use tensor::{Room, check_length, detach, show};

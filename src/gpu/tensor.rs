@@ -66,6 +66,20 @@ pub(crate) fn next_id() -> u64 {
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
 }
 
+/// That a tensor of so many bytes fits into a buffer and a binding of the device.
+pub(crate) fn check_size(gpu: &Gpu, label: &str, size: u64) -> Result<()> {
+    let limits = gpu.limits();
+    for (limit, which) in [
+        (limits.max_buffer_size, "maxBufferSize"),
+        (limits.max_storage_buffer_binding_size, "maxStorageBufferBindingSize"),
+    ] {
+        if size > limit {
+            return Err(Error::limit(label, size, limit, which));
+        }
+    }
+    Ok(())
+}
+
 /// Fails where the buffer was made without a usage that `purpose` needs.
 pub(crate) fn expect_usage(buffer: &wgpu::Buffer, label: &str, purpose: &str, usage: wgpu::BufferUsages) -> Result<()> {
     if buffer.usage().contains(usage) {
@@ -98,15 +112,7 @@ impl Storage {
     pub fn new(gpu: &Gpu, label: &str, size: u64) -> Result<Rc<Storage>> {
         gpu.check_alive()?;
         let size = size.next_multiple_of(4).max(4);
-        let limits = gpu.limits();
-        for (limit, which) in [
-            (limits.max_buffer_size, "maxBufferSize"),
-            (limits.max_storage_buffer_binding_size, "maxStorageBufferBindingSize"),
-        ] {
-            if size > limit {
-                return Err(Error::limit(label, size, limit, which));
-            }
-        }
+        check_size(gpu, label, size)?;
         let room = gpu.0.room.borrow().clone();
         if let Some(storage) = room.as_ref().and_then(|room| room.next(size)) {
             return Ok(storage);

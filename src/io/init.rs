@@ -3,7 +3,7 @@
 use super::adapter::{Adapter, AdapterKind, AdapterModule};
 use super::config::InitLoraWeights;
 use super::linalg::{Matrix, add_scaled, qr, svd};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, room};
 
 /// A start.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,7 +51,8 @@ impl Normal {
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for ranks beyond the weight's widths and odd ones where pairs are needed; [`Shape`](crate::error::ErrorKind::Shape);
-/// [`Unsupported`](crate::error::ErrorKind::Unsupported) for a start that needs data which is not here.
+/// [`Limit`](crate::error::ErrorKind::Limit) where A or B is larger than the memory; [`Unsupported`](crate::error::ErrorKind::Unsupported) for a start that needs data
+/// which is not here.
 pub fn initialize(
     init: &InitLoraWeights,
     weight: &[f32],
@@ -65,16 +66,22 @@ pub fn initialize(
         return Err(Error::argument("rank", "at least 1", "0"));
     }
     let mut normal = Normal(seed);
-    let zero_b = |a: Vec<f32>| Start { a, b: vec![0.0; out_features * rank], weight: None };
+    let zero_b = |value: &mut dyn FnMut() -> f64| {
+        let count = |width: usize| (width as u64).saturating_mul(rank as u64);
+        let (mut a, mut b) = (room("lora_A", count(in_features))?, room("lora_B", count(out_features))?);
+        (0..rank * in_features).for_each(|_| a.push(value() as f32));
+        b.resize(out_features * rank, 0.0);
+        Ok(Start { a, b, weight: None })
+    };
     let least = out_features.min(in_features);
     match init {
         InitLoraWeights::Default => {
             let bound = 1.0 / (in_features as f64).sqrt();
-            Ok(zero_b((0..rank * in_features).map(|_| (normal.uniform() * bound) as f32).collect()))
+            zero_b(&mut || normal.uniform() * bound)
         }
         InitLoraWeights::None | InitLoraWeights::Gaussian => {
             let deviation = 1.0 / rank as f64;
-            Ok(zero_b((0..rank * in_features).map(|_| (normal.next() * deviation) as f32).collect()))
+            zero_b(&mut || normal.next() * deviation)
         }
         InitLoraWeights::Orthogonal => {
             if !rank.is_multiple_of(2) {
@@ -82,6 +89,10 @@ pub fn initialize(
             }
             if rank > 4096 {
                 return Err(Error::argument("rank", "at most 4,096 for orthogonal starts", rank.to_string()));
+            }
+            // The product that A is made of, its transpose and what it is made of are there at a time.
+            for (name, width) in [("lora_A", in_features), ("lora_B", out_features)] {
+                drop(room::<[f64; 3]>(name, (width as u64).saturating_mul(rank as u64))?);
             }
             // A is made of the odd rows of an orthogonal matrix, B of the even ones, so that B·A = 0.
             let (q, _) = qr(&normal.matrix(rank, rank), rank);

@@ -5,10 +5,7 @@ use super::config::InitLoraWeights;
 use super::linalg::{Matrix, add_scaled};
 use super::safetensors::{Dtype, SafetensorsFile, TensorInfo, from_f32, to_f32};
 use super::{find, order};
-use crate::error::{Error, Result};
-
-/// Bytes of an array in 32 bits of address space.
-const LARGEST: u64 = i32::MAX as u64;
+use crate::error::{Error, Result, room};
 
 impl AdapterModule {
     /// `scaling·B·A [out_features, in_features]`, rounded once.
@@ -17,11 +14,7 @@ impl AdapterModule {
     /// [`Limit`](crate::error::ErrorKind::Limit) above 2³¹ − 1 bytes, which a small file can ask for, or what the memory has.
     pub fn delta_weight(&self) -> Result<Vec<f32>> {
         let (rows, columns) = (self.out_features() as u64, self.in_features() as u64);
-        let bytes = rows.saturating_mul(columns).saturating_mul(4);
-        let mut out: Vec<f32> = Vec::new();
-        if bytes > LARGEST || out.try_reserve_exact(bytes as usize / 4).is_err() {
-            return Err(Error::limit(&self.name, bytes, LARGEST, "maxArraySize"));
-        }
+        let mut out = room(&self.name, rows.saturating_mul(columns))?;
         let a = Matrix::from_f32(self.rank, self.in_features(), &self.a);
         for b in self.b.chunks(self.rank) {
             out.extend(self.delta_row(&a, b).iter().map(|v| *v as f32));

@@ -1,6 +1,6 @@
 //! Rank, alpha, scaling and initialisation.
 
-use crate::error::{Error, Result, show_number};
+use crate::error::{Error, Result, room, show_number};
 
 /// How `A` starts; `B` is always zero, so that a new adapter changes nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -80,13 +80,18 @@ impl LoraConfig {
     }
 
     /// The start values of `A [rank, in_features]`.
-    pub(crate) fn initial_a(&self, in_features: usize) -> Vec<f32> {
+    ///
+    /// # Errors
+    /// [`Limit`](crate::error::ErrorKind::Limit) where the memory has no room for them.
+    pub(crate) fn initial_a(&self, in_features: usize) -> Result<Vec<f32>> {
         let bound = match self.init {
             Init::Peft => 1.0 / (in_features as f64).sqrt(),
             Init::Hesper => (3.0 / in_features as f64).sqrt(),
         };
         let mut state = self.seed;
-        (0..self.rank * in_features).map(|_| ((2.0 * unit(&mut state) - 1.0) * bound) as f32).collect()
+        let mut a = room("lora_A", (self.rank as u64).saturating_mul(in_features as u64))?;
+        (0..self.rank * in_features).for_each(|_| a.push(((2.0 * unit(&mut state) - 1.0) * bound) as f32));
+        Ok(a)
     }
 }
 

@@ -30,8 +30,18 @@ impl LoraWeight {
     pub fn new(gpu: &Gpu, in_features: usize, out_features: usize, config: &LoraConfig) -> Result<LoraWeight> {
         config.check()?;
         let [a, b] = pair(gpu, "lora", ["lora_A", "lora_B"], in_features, out_features, config.rank)?;
-        a.write(&config.initial_a(in_features))?;
+        a.write(&config.initial_a(in_features)?)?;
         Ok(LoraWeight { a, b })
+    }
+
+    /// That the device can hold A and B, before anything is computed for them.
+    ///
+    /// # Errors
+    /// [`Limit`](crate::error::ErrorKind::Limit).
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) fn check_size(gpu: &Gpu, in_features: usize, out_features: usize, rank: usize) -> Result<()> {
+        let width = in_features as u64 + out_features as u64;
+        crate::gpu::check_size(gpu, "lora", width.saturating_mul(rank as u64).saturating_mul(4))
     }
 
     /// Over tensors that are there already.

@@ -6,8 +6,7 @@ use std::rc::Rc;
 use js_sys::{Float32Array, Uint8Array};
 use wasm_bindgen::prelude::*;
 
-use super::{RawConfig, Result};
-use crate::Error;
+use super::{RawConfig, RawGpu, Result};
 use crate::error::show_number;
 use crate::io::json::{Reader, quote};
 use crate::io::safetensors::{Dtype, Header, TensorInfo, to_f32};
@@ -15,6 +14,7 @@ use crate::io::{
     Adapter, AdapterKind, AdapterModule, Combination, Format, GgufModel, HesperWidths, InitLoraWeights, ModelModule,
     ModuleKind, Start, initialize,
 };
+use crate::{Error, LoraWeight};
 
 /// JSON as it is written.
 #[derive(Default)]
@@ -451,9 +451,10 @@ pub struct RawStart(Start);
 
 #[wasm_bindgen]
 impl RawStart {
-    /// `weight` is empty for a start that does not look at it.
+    /// `weight` is empty for a start that does not look at it. What the device cannot hold is not computed.
     #[wasm_bindgen(constructor)]
     pub fn new(
+        gpu: &RawGpu,
         init: &str,
         weight: &[f32],
         out_features: usize,
@@ -461,6 +462,7 @@ impl RawStart {
         config: &RawConfig,
     ) -> Result<RawStart> {
         let (init, config) = (InitLoraWeights::named(init), &config.0);
+        LoraWeight::check_size(&gpu.0, in_features, out_features, config.rank)?;
         // Whoever loads the file repeats a decomposition, and knows no seed.
         let seed = if init.changes_base() { 0 } else { config.seed };
         let scaling = f64::from(config.scaling()?);

@@ -190,13 +190,24 @@ inPage("a tensor of another Gpu, one buffer read and written, sizes above the li
   const before = gpu.memory();
   result.limit = [await failure(() => tensor("huge", [1 << 20, 1 << 20])), "limit", "huge"];
   result.overflow = [await failure(() => tensor("huge", [4294967295, 4294967295, 4294967295])), "limit", "huge"];
+  // A start that is computed for such a rank would fill the memory, or take minutes.
+  const wide = { inFeatures: 6, outFeatures: 3, rank: 600_000_000 }, weight = numbers(18, 1), layer = new LoraLinear(gpu, { ...wide, rank: 2, weight });
+  const began = performance.now();
+  for (const init of ["peft", "hesper", "gaussian", "orthogonal"]) {
+    result[`a layer, ${init}`] = [await failure(() => new LoraLinear(gpu, { ...wide, weight, init })), "limit", "lora"];
+    result[`A and B, ${init}`] = [await failure(() => new LoraWeight(gpu, { ...wide, init })), "limit", "lora"];
+    result[`another adapter, ${init}`] = [await failure(() => layer.addAdapter("more", { rank: wide.rank, init })), "limit", "lora"];
+  }
+  const took = performance.now() - began;
+  layer.dispose();
   const after = gpu.memory();
   rec.addScaled({ y, output, scale: 2 });
   const { dispatches } = rec;
   await rec.submit();
-  return { result, before, after, dispatches, output: Array.from(await output.read()), y: Array.from(await y.read()) };
-}, ({ result, before, after, dispatches, output, y }) => {
+  return { result, before, after, took, dispatches, output: Array.from(await output.read()), y: Array.from(await y.read()) };
+}, ({ result, before, after, took, dispatches, output, y }) => {
   refused(result);
+  assert.ok(took < 5000, `${took} ms`);
   assert.deepEqual(after, before, "nothing half-made is left");
   assert.equal(dispatches, 1);
   assert.deepEqual(output, y.map((value) => 2 * value));

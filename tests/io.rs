@@ -1420,3 +1420,18 @@ async fn ranks_beyond_the_memory_are_refused() {
     let wide = initialize(&InitLoraWeights::Orthogonal, &[], 4, 1 << 20, 4096, 1.0, 0);
     refused("an orthogonal one", wide, "limit", &["lora_A"]);
 }
+
+/// DoRA makes a row of zeros as long as its magnitude, which is zero.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn doras_rows_of_zeros_stay_zero() {
+    let magnitude = Some(vec![0.0, 2.0]);
+    let b = vec![0.0, 1.0];
+    let module = AdapterModule { magnitude, b, ..random_module(&mut Rng(5), "fc", 1, 3, 2) };
+    let adapter = Adapter::new(vec![module], None).unwrap();
+    let data: Vec<u8> = [0f32, 0.0, 0.0, 1.0, 2.0, 3.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let model = write(&[Entry { name: "fc.weight", dtype: Dtype::F32, shape: &[2, 3], data: &data }], &[]);
+    let merged = tensor(&adapter.merge(&model).unwrap(), "fc.weight");
+    assert_eq!(merged[..3], [0.0; 3]);
+    let length = merged[3..].iter().map(|v| v * v).sum::<f32>().sqrt();
+    assert!((length - 2.0).abs() < 1e-6, "{merged:?}");
+}

@@ -1,5 +1,5 @@
 // DoRA (Liu et al. 2024): u = p + scale·h·Bᵀ, output += m/norm·u − p. p is what the base gives without its bias: output − bias,
-// or with dropout the product of what was left of x, which then is in u.
+// or with dropout the product of what was left of x, which then is in u. A row of zeros stays one: m/norm is 0 there.
 struct Params {
     tokens: u32,
     out_features: u32,
@@ -38,5 +38,6 @@ fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) group
     }
     let changed = p + params.scale * sum;
     u[i] = changed;
-    output[i] += magnitude[o] / norm[o] * changed - p;
+    let factor = select(magnitude[o] / norm[o], 0.0, norm[o] == 0.0);
+    output[i] += factor * changed - p;
 }

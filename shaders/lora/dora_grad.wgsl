@@ -1,4 +1,5 @@
-// d_magnitude += Σₜ d_output⊙u/norm and du = m/norm·d_output, the norm held constant. One invocation takes one column.
+// d_magnitude += Σₜ d_output⊙u/norm and du = m/norm·d_output, the norm held constant. One invocation takes one column. A row of
+// zeros, of norm 0, has no gradients.
 struct Params {
     tokens: u32,
     out_features: u32,
@@ -19,12 +20,13 @@ fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) group
     if o >= params.out_features {
         return;
     }
-    let factor = magnitude[o] / norm[o];
+    let zeros = norm[o] == 0.0;
+    let factor = select(magnitude[o] / norm[o], 0.0, zeros);
     var sum = 0.0;
     for (var token = 0u; token < params.tokens; token++) {
         let i = token * params.out_features + o;
         sum += d_output[i] * u[i];
         du[i] = factor * d_output[i];
     }
-    d_magnitude[o] += sum / norm[o];
+    d_magnitude[o] += select(sum / norm[o], 0.0, zeros);
 }

@@ -30,7 +30,8 @@ fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) group
         sum += b[o * params.rank + r] * a[r * params.in_features + i];
     }
     let row = o * params.has_magnitude;
-    let factor = select(1.0, magnitude[row] / norm[row], params.has_magnitude == 1);
+    // A row of zeros stays one, and has its way back.
+    let factor = select(1.0, magnitude[row] / norm[row], params.has_magnitude == 1 && norm[row] != 0.0);
     let forth = factor * (weight[at] + params.scale * sum);
     weight[at] = select(forth, weight[at] / factor - params.scale * sum, params.back == 1);
 }

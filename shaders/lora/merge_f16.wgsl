@@ -39,7 +39,8 @@ fn merged(o: u32, i: u32, old: f32) -> f32 {
         sum += b[o * params.rank + r] * a[r * params.in_features + i];
     }
     let row = o * params.has_magnitude;
-    let factor = select(1.0, magnitude[row] / norm[row], params.has_magnitude == 1);
+    // A row of zeros stays one, and has its way back.
+    let factor = select(1.0, magnitude[row] / norm[row], params.has_magnitude == 1 && norm[row] != 0.0);
     let forth = factor * (old + params.scale * sum);
     return select(forth, old / factor - params.scale * sum, params.back == 1);
 }

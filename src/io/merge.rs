@@ -29,7 +29,7 @@ impl AdapterModule {
     }
 
     /// The weight with the adapter in it, in the layout that `weight` has: `[out_features, in_features]`, or the other way round
-    /// where `turned`. With magnitudes, `m/‖w‖·w` of each row `w` of the sum.
+    /// where `turned`. With magnitudes, `m/‖w‖·w` of each row `w` of the sum; a row of zeros stays one.
     fn merge_into(&self, weight: &mut [f64], turned: bool, init: &InitLoraWeights) -> Result<()> {
         let (rows, columns) = (self.out_features(), self.in_features());
         let at = |row: usize, column: usize| if turned { column * rows + row } else { row * columns + column };
@@ -52,8 +52,10 @@ impl AdapterModule {
                 *sum += weight[at(row, column)];
             }
             let factor = match &self.magnitude {
-                Some(magnitude) => f64::from(magnitude[row]) / sum.iter().map(|v| v * v).sum::<f64>().sqrt(),
-                None => 1.0,
+                Some(magnitude) if sum.iter().any(|v| *v != 0.0) => {
+                    f64::from(magnitude[row]) / sum.iter().map(|v| v * v).sum::<f64>().sqrt()
+                }
+                _ => 1.0,
             };
             for (column, sum) in sum.iter().enumerate() {
                 weight[at(row, column)] = factor * sum;

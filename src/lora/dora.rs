@@ -1,5 +1,5 @@
 //! DoRA (Liu et al. 2024, arXiv 2402.09353): `output = m/‖W + s·B·A‖·(W + s·B·A)·x + bias`, the norm by rows and held constant in
-//! the backward pass, as PEFT has it.
+//! the backward pass, as PEFT has it. A row of zeros, whose m/‖·‖ would be 0/0 and is NaN in PEFT, gives 0 and learns nothing.
 
 use std::cell::RefCell;
 

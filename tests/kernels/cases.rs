@@ -474,11 +474,20 @@ fn lengths(rng: &mut Rng, len: usize) -> Given {
     all
 }
 
+/// The norms of rows of which some are zeros, whose magnitudes are mostly 0, too.
+fn norms(rng: &mut Rng, magnitude: &mut Given) -> Given {
+    let mut all = lengths(rng, magnitude.data.len());
+    all.data.iter_mut().skip(2).step_by(7).for_each(|v| *v = 0.0);
+    magnitude.data.iter_mut().skip(2).step_by(14).for_each(|v| *v = 0.0);
+    all
+}
+
 /// `tokens` is 1 to merge, 2 the way back, 3 and 4 the same with DoRA.
 fn merge(d: Dims, rng: &mut Rng) -> Case {
     let (back, has_dora) = (d.tokens.is_multiple_of(2), d.tokens > 2);
     let [a, b] = [given(rng, &[d.rank, d.in_features]), given(rng, &[d.out_features, d.rank])];
-    let [magnitude, norm] = [lengths(rng, d.out_features), lengths(rng, d.out_features)];
+    let mut magnitude = lengths(rng, d.out_features);
+    let norm = norms(rng, &mut magnitude);
     let weight = given(rng, &[d.out_features, d.in_features]);
     let dora = [magnitude.f64(), norm.f64()];
     let dora = has_dora.then_some([dora[0].as_slice(), &dora[1]]);
@@ -506,7 +515,8 @@ fn merge_f16(d: Dims, rng: &mut Rng) -> Case {
     let powers = |from: usize| {
         Given::new(&[d.out_features], (0..d.out_features).map(|o| [0.5, 2.0, 4.0][(o + from) % 3]).collect())
     };
-    let [magnitude, norm] = [powers(0), powers(1)];
+    let [magnitude, mut norm] = [powers(0), powers(1)];
+    norm.data.iter_mut().skip(2).step_by(7).for_each(|v| *v = 0.0);
     let dora = [magnitude.f64(), norm.f64()];
     let dora = has_dora.then_some([dora[0].as_slice(), &dora[1]]);
     let merged = reference::lora::merge_f16(d, &a.f64(), &b.f64(), dora, &w.f64(), SCALE.into(), back);
@@ -550,7 +560,8 @@ fn dora(d: Dims, rng: &mut Rng) -> Case {
     let (has_bias, dropped) = (d.in_features & 1 != 0, d.in_features & 2 != 0);
     let shape = [d.tokens, d.out_features];
     let [b, h] = [given(rng, &[d.out_features, d.rank]), given(rng, &[d.tokens, d.rank])];
-    let [magnitude, norm] = [lengths(rng, d.out_features), lengths(rng, d.out_features)];
+    let mut magnitude = lengths(rng, d.out_features);
+    let norm = norms(rng, &mut magnitude);
     let (bias, output) = (given(rng, &[d.out_features]), given(rng, &shape));
     let u = if dropped { given(rng, &shape) } else { unset(&shape) };
     let [u_after, output_after] = reference::lora::dora(
@@ -578,7 +589,8 @@ fn dora(d: Dims, rng: &mut Rng) -> Case {
 
 fn dora_grad(d: Dims, rng: &mut Rng) -> Case {
     let shape = [d.tokens, d.out_features];
-    let [magnitude, norm] = [lengths(rng, d.out_features), lengths(rng, d.out_features)];
+    let mut magnitude = lengths(rng, d.out_features);
+    let norm = norms(rng, &mut magnitude);
     let [d_output, u, d_magnitude] = [given(rng, &shape), given(rng, &shape), given(rng, &[d.out_features])];
     let [d_m, du] =
         reference::lora::dora_grad(d, &magnitude.f64(), &norm.f64(), &d_output.f64(), &u.f64(), &d_magnitude.f64());
@@ -1502,7 +1514,8 @@ pub static SPECS: &[Spec] = &[
         ("the adapter without its scale", "p + params.scale * sum", "p + sum"),
         ("the last rank left out", "r < params.rank;", "r + 1 < params.rank;"),
         ("p not taken away", " * changed - p", " * changed"),
-        ("p overwriting", "output[i] += magnitude", "output[i] = magnitude"),
+        ("p overwriting", "output[i] += factor", "output[i] = factor"),
+        ("divided by 0", "norm[o] == 0.0", "false"),
         ("not divided", "magnitude[o] / norm[o]", "magnitude[o]"),
         ("the wrong way round", "magnitude[o] / norm[o]", "norm[o] / magnitude[o]"),
         ("u without the adapter", "u[i] = changed", "u[i] = p"),
@@ -1516,6 +1529,7 @@ pub static SPECS: &[Spec] = &[
         ("not divided", "sum / norm[o]", "sum"),
         ("divided by the magnitude", "sum / norm[o]", "sum / magnitude[o]"),
         ("the factor dropped", "factor * d_output[i]", "d_output[i]"),
+        ("divided by 0", "norm[o] == 0.0", "false"),
         ("the factor upside down", "magnitude[o] / norm[o]", "norm[o] / magnitude[o]"),
         ("the last token left out", "token < params.tokens;", "token + 1 < params.tokens;"),
         ("the last column left out", "o >= params.out_features", "o + 1 >= params.out_features"),
@@ -1533,6 +1547,7 @@ pub static SPECS: &[Spec] = &[
         ("only the product scaled", "factor * (weight[at] + params.scale * sum)", "weight[at] + factor * params.scale * sum"),
         ("times the factor on the way back", "weight[at] / factor", "weight[at] * factor"),
         ("the last rank left out", "r < params.rank;", "r + 1 < params.rank;"),
+        ("divided by 0", " && norm[row] != 0.0", ""),
         ("the last element left out", "at >= params.out_features * params.in_features", "at + 1 >= params.out_features * params.in_features"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
@@ -1548,6 +1563,7 @@ pub static SPECS: &[Spec] = &[
         ("times the factor on the way back", "old / factor", "old * factor"),
         ("the last rank left out", "r < params.rank;", "r + 1 < params.rank;"),
         ("the last column left out", "i >= params.in_features", "i + 1 >= params.in_features"),
+        ("divided by 0", " && norm[row] != 0.0", ""),
         ("the halves swapped", "f16_bits(merged(o, i, old.x)) |", "f16_bits(merged(o, i, old.y)) |"),
         ("cut off", "+ (1u << (places - 1)) - 1 + ((long >> places) & 1)", ""),
         ("half upwards", "- 1 + ((long >> places) & 1)", ""),

@@ -86,8 +86,13 @@ pub struct Dora<'a> {
     pub dropped: Option<&'a [f64]>,
 }
 
+/// What is there for a quotient by 0: a row of zeros has no direction.
+fn or(zero: f64, numerator: f64, norm: f64) -> f64 {
+    if norm == 0.0 { zero } else { numerator / norm }
+}
+
 /// u = p + scale·h·Bᵀ, p being output − bias or `dropped`; output += magnitude/norm·u − p. Returns u, output. A quotient has 5
-/// roundings, its product 1.
+/// roundings, its product 1; with norm 0 it is 0.
 pub fn dora(d: Dims, given: Dora, output: &[f64], scale: f64) -> [Vec<Sum>; 2] {
     let y = project_b(d, given.b, given.h);
     let element = |i: usize| {
@@ -97,7 +102,7 @@ pub fn dora(d: Dims, given: Dora, output: &[f64], scale: f64) -> [Vec<Sum>; 2] {
             None => Sum::of(output[i]).plus(Sum::of(-given.bias.map_or(0.0, |bias| bias[o]))),
         };
         let u = p.plus(y[i].times(scale));
-        let mut scaled = u.times(given.magnitude[o] / given.norm[o]);
+        let mut scaled = u.times(or(0.0, given.magnitude[o], given.norm[o]));
         scaled.extra += 6.0 * scaled.value.abs();
         [u, Sum::of(output[i]).plus(scaled).plus(p.times(-1.0))]
     };
@@ -105,7 +110,7 @@ pub fn dora(d: Dims, given: Dora, output: &[f64], scale: f64) -> [Vec<Sum>; 2] {
     [0, 1].map(|k| both.iter().map(|pair| pair[k]).collect())
 }
 
-/// d_magnitude += Σₜ d_output⊙u/norm, du = magnitude/norm·d_output. Returns d_magnitude, du.
+/// d_magnitude += Σₜ d_output⊙u/norm, du = magnitude/norm·d_output, quotients by 0 being 0. Returns d_magnitude, du.
 pub fn dora_grad(
     d: Dims,
     magnitude: &[f64],
@@ -116,19 +121,19 @@ pub fn dora_grad(
 ) -> [Vec<Sum>; 2] {
     let n = d.out_features;
     let column = |o: usize| {
-        let mut sum = dot((0..d.tokens).map(|t| (d_output[t * n + o], u[t * n + o]))).times(1.0 / norm[o]);
+        let mut sum = dot((0..d.tokens).map(|t| (d_output[t * n + o], u[t * n + o]))).times(or(0.0, 1.0, norm[o]));
         sum.extra += 5.0 * sum.value.abs();
         Sum::of(d_magnitude[o]).plus(sum)
     };
     let du = |i: usize| {
-        let value = magnitude[i % n] / norm[i % n] * d_output[i];
+        let value = or(0.0, magnitude[i % n], norm[i % n]) * d_output[i];
         Sum { extra: 6.0 * value.abs(), ..Sum::of(value) }
     };
     [(0..n).map(column).collect(), (0..d_output.len()).map(du).collect()]
 }
 
 /// factor·(W + scale·B·A), or back: W/factor − scale·B·A; the factor of a row is magnitude/norm, of 5 roundings as is a
-/// quotient by it.
+/// quotient by it; with norm 0 it is 1.
 pub fn merge(
     d: Dims,
     a: &[f64],
@@ -141,7 +146,7 @@ pub fn merge(
     matrix(d.out_features, d.in_features, |o, i| {
         let delta = dot((0..d.rank).map(|r| (b[o * d.rank + r], a[r * d.in_features + i]))).times(scale);
         let old = Sum::of(weight[o * d.in_features + i]);
-        let (factor, error) = dora.map_or((1.0, 0.0), |[magnitude, norm]| (magnitude[o] / norm[o], 11.0));
+        let (factor, error) = dora.map_or((1.0, 0.0), |[magnitude, norm]| (or(1.0, magnitude[o], norm[o]), 11.0));
         if back {
             let mut old = old.times(1.0 / factor);
             old.extra += error * old.value.abs();

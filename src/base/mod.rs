@@ -156,12 +156,17 @@ impl FrozenLinear {
 
     /// Records `output = x·Wᵀ + bias`: `x [tokens, in_features]`; overwrites `output [tokens, out_features]`.
     pub fn forward(&self, rec: &Recording, x: &Tensor, output: &Tensor) -> Result<()> {
-        self.record_forward(rec, 0..self.out_features, self.bias(), x, output)
+        self.record_forward(rec, 0..self.out_features, self.bias(), x, output, self.int8_activations())
     }
 
     /// Records `output = x·Wᵀ`.
     pub(crate) fn forward_without_bias(&self, rec: &Recording, x: &Tensor, output: &Tensor) -> Result<()> {
-        self.record_forward(rec, 0..self.out_features, None, x, output)
+        self.record_forward(rec, 0..self.out_features, None, x, output, self.int8_activations())
+    }
+
+    /// Records `output = A·Wᵀ` of a weight `A [rows, in_features]`, which is taken as it is where activations are quantised.
+    pub(crate) fn product(&self, rec: &Recording, a: &Tensor, output: &Tensor) -> Result<()> {
+        self.record_forward(rec, 0..self.out_features, None, a, output, false)
     }
 
     /// Records the columns `rows` of `x·Wᵀ + bias`, those of these rows of W: overwrites `output [tokens, rows]`.
@@ -169,7 +174,7 @@ impl FrozenLinear {
     /// # Errors
     /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) for a range that is empty or not within `0..out_features`, [`Shape`](crate::error::ErrorKind::Shape).
     pub fn forward_rows(&self, rec: &Recording, rows: Range<usize>, x: &Tensor, output: &Tensor) -> Result<()> {
-        self.record_forward(rec, rows, self.bias(), x, output)
+        self.record_forward(rec, rows, self.bias(), x, output, self.int8_activations())
     }
 
     /// Records `d_input = d_output·W`: `d_output [tokens, out_features]`; overwrites `d_input [tokens, in_features]`.
@@ -275,6 +280,7 @@ impl FrozenLinear {
         bias: Option<&Tensor>,
         x: &Tensor,
         output: &Tensor,
+        int8: bool,
     ) -> Result<()> {
         let [tokens, _] = x.matrix("x")?;
         let parts = self.parts(&rows)?;
@@ -290,7 +296,7 @@ impl FrozenLinear {
             (_, Profile::Software) => linear_vec4::record,
         };
         rec.all_or_nothing(|| {
-            let x = self.input(rec, x)?;
+            let x = self.input(rec, x, int8)?;
             for (first, part) in &parts {
                 let bias = bias.map(|bias| Bias { bias, first: *first });
                 record(rec, part, bias, &x, output, first - rows.start)?;
@@ -299,9 +305,12 @@ impl FrozenLinear {
         })
     }
 
-    /// `x` as kernels take it, in whole vectors of four; with quantised activations, quantised.
-    fn input(&self, rec: &Recording, x: &Tensor) -> Result<Tensor> {
-        let int8 = matches!(self.kind, WeightKind::BitLinear { int8_activations: true, .. });
+    fn int8_activations(&self) -> bool {
+        matches!(self.kind, WeightKind::BitLinear { int8_activations: true, .. })
+    }
+
+    /// `x` as kernels take it, in whole vectors of four; with `int8`, quantised.
+    fn input(&self, rec: &Recording, x: &Tensor, int8: bool) -> Result<Tensor> {
         if !int8 && self.in_features.is_multiple_of(4) {
             return Ok(x.clone());
         }

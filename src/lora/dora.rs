@@ -89,7 +89,7 @@ impl RowNorm {
 
     fn record(&self, rec: &Recording, base: &FrozenLinear, squares: &Tensor, adapter: &Adapter) -> Result<()> {
         let weight = adapter.weight();
-        base.forward_without_bias(rec, &weight.a, &self.aw)?;
+        base.product(rec, &weight.a, &self.aw)?;
         products::project_a(rec, &weight.a, &weight.a, &self.aa)?;
         weight_norm::record(rec, &weight.b, squares, &self.aw, &self.aa, &self.norm, adapter.scaling())
     }

@@ -2,8 +2,8 @@
 
 use lora_webgpu::kernels::lora::save_activation;
 use lora_webgpu::{
-    FrozenLinear, FrozenLoader, Gpu, LoraConfig, LoraLinear, Optimizer, OptimizerKind, OptimizerOptions, Recording,
-    Sgd, Tensor, WeightKind, pack,
+    FrozenLinear, FrozenLoader, Gpu, LoraConfig, LoraLinear, Optimizer, OptimizerKind, OptimizerOptions, Packing,
+    Recording, Sgd, Tensor, WeightKind, pack,
 };
 use wasm_bindgen_test::wasm_bindgen_test;
 
@@ -130,6 +130,86 @@ async fn dora_gives_what_its_equation_says() {
     let fresh = LoraLinear::new(&gpu, None, base(), &config).unwrap();
     let alone = LoraLinear::new(&gpu, None, base(), &LoraConfig::new(3, 4.5)).unwrap();
     assert_alike("a new one", &forward(&gpu, &fresh, &tensor).await, &forward(&gpu, &alone, &tensor).await);
+}
+
+/// The norm of W + s·B·A is that of a merged weight, whatever a ternary base does with its input: A is no activation.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn doras_norm_takes_a_as_it_is() {
+    let gpu = gpu().await;
+    let (rows, columns, rank) = (4, 128, 3);
+    let codes: Vec<u8> =
+        Rng(3).numbers(columns).iter().map(|v| [0x24, 0x81, 0x12, 0x59][(v.abs() * 4.0) as usize % 4]).collect();
+    for int8_activations in [true, false] {
+        let kind = WeightKind::BitLinear { packing: Packing::Transformers, int8_activations };
+        let mut loader = FrozenLoader::new(&gpu, kind, rows, columns).unwrap();
+        loader.set_scale(0.75).unwrap();
+        loader.write(0, &codes).unwrap();
+        let base = loader.finish().unwrap();
+        let config = LoraConfig { use_dora: true, ..LoraConfig::new(rank, 4.5) };
+        let layer = LoraLinear::new(&gpu, None, base, &config).unwrap();
+        let (a, b) = (Rng(5).numbers(rank * columns), Rng(6).numbers(rows * rank));
+        layer.weight().a.write(&a).unwrap();
+        layer.weight().b.write(&b).unwrap();
+        // Rows of x that 8 bits hold: each a number at one place. Each gives a column of m/‖W + s·B·A‖·(W + s·B·A).
+        let mut x = vec![0.0; columns * columns];
+        (0..columns).for_each(|i| x[i * columns + i] = 1.0);
+        let x = Tensor::from_slice(&gpu, "x", &[columns, columns], &x).unwrap();
+        let got = forward(&gpu, &layer, &x).await;
+        let magnitude = layer.active()[0].magnitude().unwrap().value.read().await.unwrap();
+        layer.set_enabled(false);
+        let w = forward(&gpu, &layer, &x).await; // transposed
+        let sum = |o: usize, i: usize| {
+            let delta: f64 = (0..rank).map(|r| f64::from(b[o * rank + r]) * f64::from(a[r * columns + i])).sum();
+            f64::from(w[i * rows + o]) + 1.5 * delta
+        };
+        let mut expected = vec![0.0; rows * columns];
+        for o in 0..rows {
+            let norm = (0..columns).map(|i| sum(o, i).powi(2)).sum::<f64>().sqrt();
+            (0..columns).for_each(|i| expected[i * rows + o] = (f64::from(magnitude[o]) / norm * sum(o, i)) as f32);
+        }
+        assert_alike(if int8_activations { "8 bits" } else { "floats" }, &got, &expected);
+    }
+}
+
+/// A row of zeros has no direction: its magnitude is zero, and it gives and learns nothing, where m/‖·‖ would be 0/0.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn dora_leaves_rows_of_zeros() {
+    let gpu = gpu().await;
+    let mut weight = Rng(1).numbers(35);
+    weight[14..21].fill(0.0);
+    let bias = Rng(2).numbers(5);
+    let config = LoraConfig { use_dora: true, ..LoraConfig::new(3, 4.5) };
+    let layer =
+        LoraLinear::new(&gpu, None, FrozenLinear::new(&gpu, 5, 7, &weight, Some(&bias)).unwrap(), &config).unwrap();
+    let optimizer =
+        Optimizer::new(&gpu, &[&layer], OptimizerOptions::new(OptimizerKind::Sgd(Sgd::default()), 0.05)).unwrap();
+    let x = Tensor::from_slice(&gpu, "x", &[3, 7], &Rng(13).numbers(21)).unwrap();
+    let [d_output, d_input] = [[3, 5], [3, 7]].map(|shape| Tensor::zeros(&gpu, "gradient", &shape).unwrap());
+    for _ in 0..3 {
+        let rec = Recording::new(&gpu);
+        optimizer.zero_grad(&rec).unwrap();
+        let output = layer.forward(&rec, &x).unwrap();
+        save_activation::record(&rec, &output, &d_output).unwrap();
+        layer.backward(&rec, &x, &d_output, Some(&d_input)).unwrap();
+        optimizer.step(&rec).unwrap();
+        rec.submit().await.unwrap();
+        let outputs = output.read().await.unwrap();
+        assert!(outputs.iter().chain(&d_input.read().await.unwrap()).all(|v| v.is_finite()), "{outputs:?}");
+        assert!((0..3).all(|t| outputs[5 * t + 2] == bias[2]), "{outputs:?}");
+    }
+    let magnitude = layer.active()[0].magnitude().unwrap().value.read().await.unwrap();
+    assert!(magnitude[2] == 0.0 && magnitude.iter().all(|m| m.is_finite()), "{magnitude:?}");
+    let b = layer.weight().b.read().await.unwrap();
+    assert!(b[6..9] == [0.0; 3] && b[..6].iter().any(|v| *v != 0.0), "{b:?}");
+    optimizer.destroy();
+    let beside = forward(&gpu, &layer, &x).await;
+    for _ in 0..2 {
+        layer.merge(false).unwrap().await.unwrap();
+        assert_alike("merged", &forward(&gpu, &layer, &x).await, &beside);
+        layer.unmerge().unwrap().await.unwrap();
+    }
+    let restored = layer.base().f32_weight().unwrap().read().await.unwrap();
+    assert_alike("restored", &restored, &weight);
 }
 
 /// Adapters are added, switched, scaled, and taken away again; several active ones add up.

@@ -1191,6 +1191,11 @@ async fn sampled_tokens_follow_their_settings() {
     let greedy = text(Sampling::default()).await.0;
     assert_eq!(text(Sampling { top_k: 1, ..warm }).await.0, greedy, "one token to choose from");
     assert_eq!(text(Sampling { top_p: 1e-6, ..warm }).await.0, greedy, "a share that one token has");
+    for cold in [1e-6, 1e-30, 1.2e-38] {
+        assert_eq!(text(Sampling { temperature: cold, ..warm }).await.0, greedy, "next to no temperature");
+        let few = Sampling { temperature: cold, top_k: 3, top_p: 0.9, ..warm };
+        assert_eq!(text(few).await.0, greedy, "next to no temperature, of few");
+    }
     let penalized = text(Sampling { repetition_penalty: 1e6, ..Sampling::default() }).await.0;
     let mut once = penalized.clone();
     once.sort_unstable();

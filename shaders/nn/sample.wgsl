@@ -1,6 +1,6 @@
-// The next token of logits z: with temperature 0 the largest z, the first of several; else one by the probabilities of z over
-// temperature, of those that top_k and top_p leave. Logits of tokens seen before are divided by penalty, or multiplied where
-// they are negative. −1 where a logit is NaN or infinite. Notes the token as seen and moves the cursor on.
+// The next token of logits z: with temperature 0 the largest z, the first of several; else one by the probabilities of z less
+// the largest, over temperature, of those that top_k and top_p leave. Logits of tokens seen before are divided by penalty, or
+// multiplied where they are negative. −1 where a logit is NaN or infinite. Notes the token as seen and moves the cursor on.
 //
 // Thresholds are found a bit at a time, in an order of floats as unsigned integers: that of top_k is the largest that at least
 // top_k tokens reach; that of top_p the largest below which lies no more than 1 − top_p of what is left. Equal logits stay or
@@ -37,7 +37,12 @@ fn key_of(z: f32) -> u32 {
 fn logit(i: u32) -> f32 {
     let z = logits[i];
     let repeated = select(z * params.penalty, z / params.penalty, z > 0.0);
-    return select(z, repeated, seen[i] > 0.0) / select(params.temperature, 1.0, params.temperature == 0.0);
+    return select(z, repeated, seen[i] > 0.0);
+}
+
+// Of token i over temperature, with the largest as 0. From e^-200 on down nothing is likely, however low the temperature.
+fn score(i: u32, highest: f32) -> f32 {
+    return max(logit(i) - highest, -200.0 * params.temperature) / params.temperature;
 }
 
 // Σ over the workgroup, in one order.
@@ -102,7 +107,7 @@ fn main(@builtin(local_invocation_index) lane: u32) {
             for (var bit = 0x80000000u; bit > 0; bit >>= 1) {
                 var count = 0.0;
                 for (var i = lane; i < params.vocabulary; i += LANES) {
-                    count += select(0.0, 1.0, key_of(logit(i)) >= (threshold | bit));
+                    count += select(0.0, 1.0, key_of(score(i, highest)) >= (threshold | bit));
                 }
                 if sum_up(lane, vec2f(count, 0.0)).x >= f32(params.top_k) {
                     threshold |= bit;
@@ -115,8 +120,8 @@ fn main(@builtin(local_invocation_index) lane: u32) {
             for (var bit = 0x80000000u; bit > 0; bit >>= 1) {
                 var sums = vec2f(); // below the threshold, and of all
                 for (var i = lane; i < params.vocabulary; i += LANES) {
-                    let z = logit(i);
-                    let weight = select(0.0, exp(z - highest), key_of(z) >= least);
+                    let z = score(i, highest);
+                    let weight = select(0.0, exp(z), key_of(z) >= least);
                     sums += vec2f(select(0.0, weight, key_of(z) < (threshold | bit)), weight);
                 }
                 sums = sum_up(lane, sums);
@@ -132,8 +137,8 @@ fn main(@builtin(local_invocation_index) lane: u32) {
         let end = min(begin + range, params.vocabulary);
         var own = 0.0;
         for (var i = begin; i < end; i++) {
-            let z = logit(i);
-            own += select(0.0, exp(z - highest), key_of(z) >= threshold);
+            let z = score(i, highest);
+            own += select(0.0, exp(z), key_of(z) >= threshold);
         }
         partial[lane] = vec2f(own, 0.0);
         workgroupBarrier();
@@ -150,9 +155,9 @@ fn main(@builtin(local_invocation_index) lane: u32) {
         if before <= goal && goal < before + own {
             var sum = before;
             for (var i = begin; i < end; i++) {
-                let z = logit(i);
+                let z = score(i, highest);
                 if key_of(z) >= threshold {
-                    sum += exp(z - highest);
+                    sum += exp(z);
                     chosen = i32(i);
                     if sum > goal {
                         break;

@@ -93,6 +93,7 @@ const SAMPLED: &[Dims] = &[
     d(2053, 14, 12, 0),
     d(2053, 15, 13, 5),
     d(65, 16, 14, 6),
+    d(131, 17, 15, 7),
 ];
 
 /// Rows × features of `out_features`; `rank` 2 is a table of columns. The last needs workgroups in two dimensions.
@@ -159,6 +160,7 @@ fn show_sampled(d: &Dims) -> String {
         "top k and p with penalty",
         "greedy of equals",
         "greedy below 0",
+        "all, next to no temperature",
     ];
     format!("{} {}", d.tokens, setting[d.rank])
 }
@@ -495,6 +497,7 @@ fn sampling(number: usize, seed: u64) -> Sampling {
         3 => Sampling { top_p: 0.6, temperature: 1.5, ..base },
         4 => Sampling { top_k: 9, top_p: 0.8, repetition_penalty: 1.3, ..base },
         5 => Sampling { temperature: 0.0, ..base },
+        7 => Sampling { temperature: 1.2e-38, ..base },
         _ => Sampling { temperature: 0.0, repetition_penalty: 40.0, ..base },
     }
 }
@@ -896,12 +899,12 @@ pub static SPECS: &[Spec] = &[
         ("the largest of one lane", "i < LANES; i++) {\n        let other", "i < 1; i++) {\n        let other"),
         ("the penalty dropped", "select(z, repeated, seen[i] > 0.0)", "z"),
         ("negative logits divided", "select(z * params.penalty, z / params.penalty, z > 0.0)", "z / params.penalty"),
-        ("the temperature dropped", " / select(params.temperature, 1.0, params.temperature == 0.0)", ""),
+        ("the temperature dropped", "-200.0 * params.temperature) / params.temperature", "-200.0)"),
         ("top k dropped", "params.top_k > 0 &&", "false &&"),
         ("one too many", ">= f32(params.top_k)", "> f32(params.top_k)"),
         ("top p dropped", "params.top_p < 1.0", "params.top_p < 0.0"),
         ("top p's complement", "(1.0 - params.top_p) * sums.y", "params.top_p * sums.y"),
-        ("top p of all", "exp(z - highest), key_of(z) >= least)", "exp(z - highest), true)"),
+        ("top p of all", "exp(z), key_of(z) >= least)", "exp(z), true)"),
         ("negative numbers out of order", "select(bits | 0x80000000u, ~bits, bits >= 0x80000000u)", "(bits ^ 0x80000000u)"),
         ("the random number of no seed", "vec4u(params.seed_low, params.seed_high,", "vec4u(0, 0,"),
         ("the random number of no cursor", "u32(cursor[0]), 0x73616d70u", "0u, 0x73616d70u"),

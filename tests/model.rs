@@ -799,6 +799,47 @@ async fn whole_modules_that_cannot_be_trained_are_refused_by_name() {
     model.destroy();
 }
 
+/// A tensor that has no place in the model would be left out without a word.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn every_tensor_of_an_adapter_finds_its_place() {
+    let gpu = gpu().await;
+    let (qwen2, llama) = (random_model(&gpu, Family::Qwen2, true), random_model(&gpu, Family::Llama, true));
+    for bias in ["\"lora_only\"", "\"all\""] {
+        let config = adapter_config(&["q_proj"], &[("bias", bias)]);
+        qwen2.new_adapter(&config, 0).unwrap();
+        let saved = qwen2.save_adapter(&config).await.unwrap();
+        qwen2.remove_adapters().unwrap();
+        let before = gpu.memory();
+        refused(
+            "biases of another",
+            llama.load_adapter(&saved),
+            "unmatched",
+            &["model.layers.0.self_attn.q_proj", "bias"],
+        );
+        assert!(llama.loras().is_empty() && gpu.memory() == before);
+        assert!(qwen2.load_adapter(&saved).is_ok());
+        qwen2.remove_adapters().unwrap();
+        // One under both of its names.
+        let mut twice = saved.clone();
+        let own = twice.others.iter().find(|other| other.name.ends_with("q_proj.base_layer.bias")).unwrap().clone();
+        twice.others.push(OtherTensor { name: own.name.replace(".base_layer", ""), ..own.clone() });
+        refused("one bias twice", qwen2.load_adapter(&twice), "unmatched", &["q_proj.bias"]);
+        // Of modules that are not trained.
+        let mut more = saved;
+        let name = own.name.replace("q_proj.base_layer", "o_proj");
+        more.others.push(OtherTensor { name: name.clone(), ..own });
+        refused("another module's", qwen2.load_adapter(&more), "unmatched", &[name.as_str()]);
+    }
+    let config = adapter_config(&["q_proj"], &[("modules_to_save", r#"["up_proj"]"#)]);
+    llama.new_adapter(&config, 0).unwrap();
+    let mut saved = llama.save_adapter(&config).await.unwrap();
+    llama.remove_adapters().unwrap();
+    saved.others[1].shape.reverse();
+    refused("turned", llama.load_adapter(&saved), "shape", &["up_proj", "[50, 36]", "[36, 50]"]);
+    qwen2.destroy();
+    llama.destroy();
+}
+
 /// Whatever of a loaded adapter does not fit, the model is left as it was.
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn an_adapter_that_does_not_fit_leaves_nothing() {

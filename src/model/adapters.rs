@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use super::causal_lm::{CausalLM, EMBEDDING, HEAD};
 use crate::error::{Error, Result};
-use crate::gpu::check_length;
 use crate::io::safetensors::{Dtype, from_f32, to_f32};
 use crate::io::{
     Adapter, AdapterConfig, AdapterKind, AdapterModule, InitLoraWeights, ModelModule, ModuleKind, OtherTensor,
@@ -124,11 +123,9 @@ impl CausalLM {
         }
         adapter.fit(&modules, true, false)?;
         for other in &adapter.others {
-            // PEFT puts the base's own weight beside an adapter of the embedding or the head; it is the model's.
             let name = name_in_model(&other.name);
             let module = name.rsplit_once('.').map_or("", |(module, _)| module);
-            let copy = [EMBEDDING, HEAD].contains(&module) && other.name.ends_with(".base_layer.weight");
-            if copy {
+            if is_copy(other) {
                 let shape = [self.config().vocab_size, self.config().hidden_size];
                 if other.shape != shape {
                     let got = crate::gpu::show(&other.shape);
@@ -158,15 +155,25 @@ impl CausalLM {
     /// A loaded adapter's numbers into a new one.
     fn write_adapter(&self, loras: &[Rc<LoraLinear>], adapter: &Adapter) -> Result<()> {
         loras.iter().zip(&adapter.modules).try_for_each(|(lora, module)| write(lora, module))?;
+        let mut left: Vec<&OtherTensor> = adapter.others.iter().filter(|other| !is_copy(other)).collect();
         for (name, trained) in self.trained_whole() {
-            let own = adapter.others.iter().find(|other| name_in_model(&other.name) == name);
+            let own = left.iter().position(|other| name_in_model(&other.name) == name);
             let own = own
                 .ok_or_else(|| Error::unmatched(format!("the adapter lacks `{name}`, which it says that it trains")))?;
+            let own = left.swap_remove(own);
+            if own.shape != trained.value.shape() {
+                let (expected, got) = (crate::gpu::show(trained.value.shape()), crate::gpu::show(&own.shape));
+                return Err(Error::shape(&format!("`{}`", own.name), expected, got));
+            }
             let values = to_f32(&own.name, own.dtype, &own.data)?;
-            check_length(&name, trained.value.len() as u64, values.len())?;
             trained.value.write(&values)?;
         }
-        Ok(())
+        match left.first() {
+            Some(other) => {
+                Err(Error::unmatched(format!("`{}` of the adapter is nothing that is trained here", other.name)))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Takes all adapters away where something went wrong.
@@ -298,6 +305,12 @@ impl CausalLM {
             Ok(Adapter { config, modules, others, notes: Vec::new(), metadata: Vec::new() })
         }
     }
+}
+
+/// Whether it is the base's own weight, which PEFT puts beside an adapter of the embedding or the head; it is the model's.
+fn is_copy(other: &OtherTensor) -> bool {
+    let module = other.name.strip_suffix(".base_layer.weight");
+    module.is_some_and(|module| [EMBEDDING, HEAD].contains(&module))
 }
 
 /// What a new adapter begins with, where it is something else than what every new one has.

@@ -5,6 +5,7 @@ import { bind, boolean, checkOptions, checkSignal, disposable, finite, ids, inte
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
 import { type OptimizerSpec, rawOptions, type ScheduleSpec } from "./optim.js";
+import { PeftAdapter } from "./peft.js";
 import { checkSource, configBytes, fill, isFile, length, type ModelFile, type ModelSource, openModel, slice } from "./source.js";
 import type { TokenExample } from "./text.js";
 import { lot, type RunOptions, type StepRecord, Training } from "./training.js";
@@ -211,9 +212,13 @@ export class CausalLM {
     return { ...own, advice };
   }
 
-  /** Puts an adapter of PEFT's two files on the model. */
-  async loadAdapter(files: { config: ModelFile | string | object; weights: ModelFile }): Promise<void> {
-    checkOptions("loadAdapter", files, ["config", "weights"]);
+  /**
+   * Puts an adapter on the model: PEFT's two files, or what {@link loadPeft} or {@link importAdapter} made of whatever it came in.
+   * Rejects with code `unmatched` where a tensor of it has no place in the model, `shape`, `unsupported`, `file`.
+   */
+  async loadAdapter(adapter: PeftAdapter | { config: ModelFile | string | object; weights: ModelFile; zip?: unknown }): Promise<void> {
+    const files = adapter instanceof PeftAdapter ? adapter.files() : adapter;
+    checkOptions("loadAdapter", files, ["config", "weights", "zip"]); // `zip` of files() and savePeft()
     checkFile("weights", files.weights);
     const { weights } = files;
     this.#raw.loadAdapter(await configBytes(files.config), await slice(weights, 0, length(weights)));

@@ -143,8 +143,15 @@ inPage("adapters on embedding and head, and modules trained whole, learn, are sw
     const gone = String(await logits(model)) === String(base);
     await model.loadAdapter(saved);
     const loaded = String(await logits(model)) === String(learned);
+    // In memory, and as that gives its files.
+    const peft = await L.loadPeft(saved), others = [];
+    for (const source of [peft, peft.files(), await L.loadPeft(peft.files().zip())]) {
+      model.removeAdapter();
+      await model.loadAdapter(source);
+      others.push(String(await logits(model)) === String(learned));
+    }
     model.dispose();
-    results.push({ losses, same: [begun, off, on, gone, loaded], busy, fits: estimate.fits, config: JSON.parse(saved.config) });
+    results.push({ losses, same: [begun, off, on, gone, loaded], others, busy, fits: estimate.fits, config: JSON.parse(saved.config) });
   }
   const model = await L.CausalLM.load(gpu, await source());
   const refused = [];
@@ -154,9 +161,10 @@ inPage("adapters on embedding and head, and modules trained whole, learn, are sw
   model.dispose();
   return { results, refused };
 }, undefined, ({ results, refused }) => {
-  for (const { losses, same, busy, fits, config } of results) {
+  for (const { losses, same, others, busy, fits, config } of results) {
     assert.ok(losses.at(-1) < losses[0] / 3, String(losses));
     assert.deepEqual(same, [true, true, true, true, true]);
+    assert.deepEqual(others, [true, true, true]);
     assert.match(busy, /^invalid-argument: adapter/);
     assert.ok(fits);
     assert.equal(config.peft_type, "LORA");

@@ -226,17 +226,21 @@ export interface LoraLinearOptions extends AdapterOptions {
   name?: string;
 }
 
-/** What the start of a layer's first adapter took out of its weight: `scaling·B·A`. @internal */
-export let takenOut: (layer: LoraLinear) => { a: Float32Array; b: Float32Array; scaling: number };
-/** Whether an adapter is the one that a layer was made with. @internal */
-export let isFirst: (layer: LoraLinear, adapter: string) => boolean;
-/** A layer made as this one was, on another device, its active adapters to be filled where there is a state of them. @internal */
-export let remake: (layer: LoraLinear, gpu: Gpu, state: boolean) => LoraLinear;
+/** What the package itself needs of a layer's private fields. @internal */
+export const internals = {} as {
+  /** What the start of a layer's first adapter took out of its weight: `scaling·B·A`. */
+  takenOut(layer: LoraLinear): { a: Float32Array; b: Float32Array; scaling: number };
+  /** Whether an adapter is the one that a layer was made with. */
+  isFirst(layer: LoraLinear, adapter: string): boolean;
+  /** A layer made as this one was, on another device, its active adapters to be filled where there is a state of them. */
+  remake(layer: LoraLinear, gpu: Gpu, state: boolean): LoraLinear;
+  /** Lets the layer be what `other` is, in the place of what it was. */
+  become(layer: LoraLinear, other: LoraLinear): void;
+};
 /** Says that the active adapters are trained. @internal */
 export const touchActive = (layer: LoraLinear) => layer.active.forEach((name) => tensorsOf(layer.adapter(name)).forEach((tensor) => written.add(tensor)));
-const tensorsOf = ({ weight, magnitude, loraBias }: LoraAdapter) => [weight.a, weight.b, magnitude?.value, loraBias?.value].filter((tensor) => tensor !== undefined);
-/** Lets the layer be what `other` is, in the place of what it was. @internal */
-export let become: (layer: LoraLinear, other: LoraLinear) => void;
+const tensorsOf = ({ weight, magnitude, loraBias, baseBias }: LoraAdapter) =>
+  [weight.a, weight.b, magnitude?.value, loraBias?.value, baseBias?.value].filter((tensor) => tensor !== undefined);
 
 /**
  * A frozen linear layer with an adapter: `output = x·Wᵀ + bias + scaling·(x·Aᵀ)·Bᵀ`. Further adapters can be put beside the
@@ -256,13 +260,13 @@ export class LoraLinear {
   #raw: RawLayer;
 
   static {
-    takenOut = (layer) => {
+    internals.takenOut = (layer) => {
       const config = rawConfig(layer.#options);
       const [a, b] = computedStart(layer.#gpu, layer.#options, config) as [Float32Array, Float32Array];
       return { a, b, scaling: config.scaling() };
     };
-    isFirst = (layer, adapter) => !layer.#added.has(adapter);
-    remake = (layer, gpu, state) => {
+    internals.isFirst = (layer, adapter) => !layer.#added.has(adapter);
+    internals.remake = (layer, gpu, state) => {
       if (layer.#options.base) {
         throw new LoraError("invalid-argument", "recover: expected layers made with `weight`, got one made with `base`");
       }
@@ -284,7 +288,7 @@ export class LoraLinear {
       made.enabled = layer.enabled;
       return made;
     };
-    become = (layer, other) => {
+    internals.become = (layer, other) => {
       layer.#raw.destroy();
       [layer.#raw, layer.#gpu] = [other.#raw, other.#gpu];
       layer.#adapters.clear();

@@ -3,7 +3,7 @@
 import { RawCombination, RawModulesToSave, RawPeft, RawPlain, safetensorsHeader } from "./wasm/lora_webgpu.js";
 import { array, boolean, callable, checkOptions, finite, float32Array, integer, json, oneOf, show, text } from "./check.js";
 import { LoraError } from "./error.js";
-import { changesBase, isFirst, LoraLinear, takenOut } from "./lora.js";
+import { changesBase, internals, type LoraAdapter, LoraLinear } from "./lora.js";
 import type { Tensor } from "./tensor.js";
 import { init } from "./wasm.js";
 import { isZip, unzip, zip } from "./zip.js";
@@ -574,7 +574,7 @@ function startToSave(layer: LoraLinear, name: string | undefined, plain: boolean
   if (layer.init === "olora" && scale !== 1) {
     throw new LoraError("invalid-argument", `adapter: expected the scale 1, which OLoRA took out of the weight, got ${scale}; \`plain\` saves any`);
   }
-  if (isFirst(layer, adapter)) return layer.init;
+  if (internals.isFirst(layer, adapter)) return layer.init;
   throw new LoraError("invalid-argument", `adapter: ${adapter} is on a weight that ${layer.init} changed for another; expected \`plain\``);
 }
 
@@ -589,7 +589,7 @@ async function readLayer(layer: LoraLinear, index: number, useRslora: boolean, p
   )) as [Float32Array, Float32Array, ...(Float32Array | undefined)[]];
   if (plain && changesBase(layer.init)) {
     // The layer's weight is W − s·B₀·A₀, and what it gives W + s·[B·scaling/s, −B₀]·[A; A₀].
-    const start = takenOut(layer), first = rank, [trained, factor] = [b, scaling / start.scaling];
+    const start = internals.takenOut(layer), first = rank, [trained, factor] = [b, scaling / start.scaling];
     rank += start.a.length / layer.inFeatures;
     const both = new Float32Array(a.length + start.a.length);
     both.set(a);

@@ -3,7 +3,7 @@ import { compileAhead } from "./adopt.js";
 import { checkOptions, finite, float32Array, integer, numbers, seedNumber, show, unwrap } from "./check.js";
 import { LoraError } from "./error.js";
 import { Gpu } from "./gpu.js";
-import { become, type LoraLinear, remake, touchActive } from "./lora.js";
+import { internals, type LoraLinear, touchActive } from "./lora.js";
 import { type LossSpec, lossArguments } from "./loss.js";
 import { loraLayers, type NetworkPart, rawModules, withLayers } from "./network.js";
 import { type OptimizerSpec, rawOptions, type ScheduleSpec } from "./optim.js";
@@ -138,10 +138,10 @@ export class Trainer extends Training<Batch> {
         layers.forEach((layer) => layer.dispose());
       };
       try {
-        for (const layer of loraLayers(this.#options.layers)) layers.set(layer, remake(layer, gpu, kept));
+        for (const layer of loraLayers(this.#options.layers)) layers.set(layer, internals.remake(layer, gpu, kept));
         const made = (built = build(gpu, this.#options, withLayers(this.#options.layers, layers)));
         const use = () => {
-          layers.forEach((made, layer) => become(layer, made));
+          layers.forEach((made, layer) => internals.become(layer, made));
           this.#norms = made.norms;
         };
         return { raw: made.raw, use, drop };

@@ -166,6 +166,13 @@ inPage("numbers that went with the device are told, and what was put in the firs
   await lose(written);
   const unsaved = await code(t.recover(gpu));
 
+  const biased = await request();
+  const own = new LoraLinear(biased.own, { inFeatures: 6, outFeatures: 6, rank: 3, weight: numbers(36, 1), bias: numbers(6, 2), trainBias: true });
+  const w = trainer(biased.own, [own]);
+  own.adapter().baseBias.value.write(numbers(6, 3));
+  await lose(biased);
+  const bias = await code(w.recover(gpu));
+
   const second = await request();
   const others = network(second.own);
   others[0].addAdapter("other", { rank: 2, seed: 5 });
@@ -190,9 +197,9 @@ inPage("numbers that went with the device are told, and what was put in the firs
   await v.saveState();
   await lose(third);
   const replaced = await code(v.recover(gpu));
-  return { unsaved, inactive, removed, replaced, adapters: first.adapters, rank: first.rank, same: String(await bits(again)) === String(straight), steps: v.steps };
+  return { unsaved, bias, inactive, removed, replaced, adapters: first.adapters, rank: first.rank, same: String(await bits(again)) === String(straight), steps: v.steps };
 }, undefined, (result) => assert.deepEqual(result, {
-  unsaved: "checkpoint", inactive: "checkpoint", removed: "success", replaced: "success", adapters: ["second", "default"], rank: 1, same: true, steps: 1,
+  unsaved: "checkpoint", bias: "checkpoint", inactive: "checkpoint", removed: "success", replaced: "success", adapters: ["second", "default"], rank: 1, same: true, steps: 1,
 }));
 
 inPage("a training that ended is not gone on with after a loss, and one that had begun anew begins anew", async () => {

@@ -429,7 +429,8 @@ export class LoraLinear {
   /**
    * Adds the active adapters to the frozen weight, in float32 or float16, so that the layer costs no more than its base. With
    * `keepOriginal` a copy of the weight is kept and {@link unmerge} restores every bit; without it, within rounding. Another
-   * kind of base is refused with code `invalid-argument`: merge into a file of the model, see {@link merge}.
+   * kind of base is refused with code `invalid-argument`: merge into a file of the model, see {@link merge}. Write nothing into
+   * an adapter that is merged: without `keepOriginal`, {@link unmerge} takes out what its tensors hold then.
    */
   async merge(options: { keepOriginal?: boolean } = {}): Promise<void> {
     checkOptions("merge", options, ["keepOriginal"]);

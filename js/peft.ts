@@ -273,6 +273,14 @@ const rawOf = (what: string, adapter: unknown): RawPeft => {
   return raw;
 };
 
+/** An adapter's scaling without its `scale`, which may be 0. */
+const ownScaling = (adapter: LoraAdapter): number => {
+  const { scale } = adapter;
+  adapter.scale = 1;
+  const own = adapter.scaling;
+  adapter.scale = scale;
+  return own;
+};
 const differ = (a: number, b: number): boolean => Math.abs(a - b) > 1e-6 * Math.abs(a);
 
 /** An adapter in memory: everything that PEFT's two files hold. Made by {@link loadPeft} and the other functions here. */
@@ -376,7 +384,8 @@ export class PeftAdapter {
   /**
    * Writes the adapter into layers of the same names, to be used or trained on: A, B, magnitudes and biases, and the scaling. The
    * layers must have been made with its ranks and variants. Throws code `unmatched` where a module has no layer or, unless
-   * `strict` is false, a layer no module or another tensor no place; `shape` where the two differ. Writes all of it or nothing.
+   * `strict` is false, a layer no module or another tensor no place; `shape` where the two differ; `invalid-argument` for merged
+   * layers and two of one name; `disposed`. Writes all of it or nothing.
    */
   applyTo(layers: readonly LoraLinear[], options: { adapter?: string; strict?: boolean } = {}): void {
     checkOptions("applyTo", options, ["adapter", "strict"]);
@@ -384,16 +393,19 @@ export class PeftAdapter {
     if (array("layers", layers).some((layer) => !(layer instanceof LoraLinear))) {
       throw new LoraError("invalid-argument", "layers: expected LoraLinear and nothing else");
     }
+    const names = layers.map((layer) => layer.name), twice = names.find((name, i) => name !== undefined && names.indexOf(name) < i);
+    if (twice !== undefined) throw new LoraError("invalid-argument", `layers: expected one of each name, got two called ${twice}`);
     const { init_lora_weights: init } = this.config;
     const rest = new Map(this.tensors.map((tensor) => [tensor.name, tensor]));
     const fits = this.modules.map((module) => {
       const layer = layers.find((layer) => layer.name === module.name);
       if (!layer) throw new LoraError("unmatched", `${module.name}: no layer has this name`);
-      const adapter = layer.adapter(options.adapter);
+      if (layer.merged) throw new LoraError("invalid-argument", `${module.name}: expected a layer whose adapters are not merged: unmerge() first`);
+      const adapter = layer.adapter(options.adapter), own = ownScaling(adapter);
       if ((changesBase(layer.init) || this.changesBase) && layer.init !== init) {
         throw new LoraError("unmatched", `${module.name}: expected a layer of the file's init, ${String(init)}, got ${layer.init}; see toPlain()`);
       }
-      if (init === "olora" && differ(adapter.scaling / adapter.scale, module.scaling)) {
+      if (init === "olora" && differ(own, module.scaling)) {
         throw new LoraError("unmatched", `${module.name}: expected a layer of the file's scaling, ${module.scaling}, which OLoRA took out of the weight, got ${adapter.scaling}`);
       }
       const got = `rank ${adapter.rank}, ${layer.outFeatures}×${layer.inFeatures}`;
@@ -408,21 +420,23 @@ export class PeftAdapter {
       }
       const key = `${module.name}.base_layer.bias`, bias = adapter.baseBias && rest.get(key)?.values();
       if (bias) rest.delete(key);
-      return { module, adapter, parts, bias };
+      if (bias && bias.length !== layer.outFeatures) throw new LoraError("shape", `\`${key}\`: expected ${layer.outFeatures} elements, got ${bias.length}`);
+      if (adapter.weight.a.disposed) throw new LoraError("disposed", `the layer ${module.name} was disposed of; expected a live one`);
+      const scale = differ(own, module.scaling) ? module.scaling / own : 1;
+      if (!Number.isFinite(Math.fround(scale))) throw new LoraError("invalid-argument", `${module.name}: expected a layer of about the file's scaling, ${module.scaling}, got ${own}`);
+      return { module, adapter, parts, bias, scale };
     });
     const extra = layers.find((layer) => !this.modules.some((module) => module.name === layer.name));
     if (strict && extra) throw new LoraError("unmatched", `the layer ${extra.name ?? "without a name"} is not in the adapter`);
     const [left] = rest.keys();
     if (strict && left !== undefined) throw new LoraError("unmatched", `${left}: no layer takes it; expected one made with trainBias for a bias, none for other tensors`);
-    for (const { module, adapter, parts, bias } of fits) {
+    for (const { module, adapter, parts, bias, scale } of fits) {
       adapter.weight.a.write(module.a);
       adapter.weight.b.write(module.b);
       if (parts.magnitude) adapter.magnitude?.value.write(parts.magnitude);
       if (parts.loraBias) adapter.loraBias?.value.write(parts.loraBias);
       if (bias) adapter.baseBias?.value.write(bias);
-      const own = adapter.scaling / adapter.scale;
-      if (differ(own, module.scaling)) adapter.scale = module.scaling / own;
-      else adapter.scale = 1;
+      adapter.scale = scale;
     }
   }
 }

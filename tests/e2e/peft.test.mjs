@@ -460,7 +460,7 @@ test("in a page an adapter is trained, saved, loaded into new layers, and gives 
   try {
     await onPage(browser, `${server.url}tests/e2e/bare.html`, {}, async (page) => {
       await page.waitForFunction(() => globalThis.ready);
-      const results = await page.evaluate(async () => {
+      const { results, atomic } = await page.evaluate(async () => {
         const results = [];
         for (const variant of [{}, { useRslora: true, alpha: 3 }, { useDora: true }, { loraBias: true, trainBias: true }]) {
           const layers = (more) => [["block.0.fc", 6, 7], ["head", 7, 5]].map(([name, inFeatures, outFeatures], i) => new LoraLinear(gpu, {
@@ -498,11 +498,36 @@ test("in a page an adapter is trained, saved, loaded into new layers, and gives 
           const fixed = layers({ trainBias: false }); // a trained bias has no place in them
           const lost = await failure(() => adapter.applyTo(fixed)), untouched = await forward(fixed);
           adapter.applyTo(fixed, { strict: false });
+          // All of it or nothing.
+          const kept = layers(), [one, two] = kept, values = async () => String(await Promise.all(kept.flatMap(({ a, b }) => [a.read(), b.read()]))), numbersBefore = await values();
+          const refusals = [await failure(() => adapter.applyTo([one, two, layers()[1]]))];
+          const short = await makePeft({ layers: adapter.modules.map((module, i) => ({ name: module.name, rank: module.rank, alpha: module.alpha, a: module.a, b: module.b, ...(module.magnitude && { magnitude: module.magnitude }), ...(module.loraBias && { loraBias: module.loraBias }), ...(i && variant.trainBias && { bias: numbers(4, 1) }) })), like: adapter });
+          if (variant.trainBias) refusals.push(await failure(() => short.applyTo(kept)));
+          await two.merge();
+          refusals.push(await failure(() => adapter.applyTo(kept)));
+          await two.unmerge();
+          const unchanged = (await values()) === numbersBefore;
+          const gone = layers();
+          gone[1].dispose();
+          refusals.push(await failure(() => adapter.applyTo([one, gone[1]])));
+          const still = (await values()) === numbersBefore;
+          one.adapter().scale = 0;
+          adapter.applyTo(kept);
+          const { scale } = one.adapter();
+          [...kept, gone[0]].forEach((layer) => layer.dispose());
+          results.atomic ??= [];
+          results.atomic.push({ refusals, unchanged, still, scale });
           results.push({ start, losses, again, outputs, scalings, config: JSON.parse(saved.config), second: JSON.parse(second.config), wrong, lost, untouched });
           [...trained, ...fresh, ...fixed].forEach((layer) => layer.dispose());
         }
-        return results;
+        return { results, atomic: results.atomic };
       });
+      for (const { refusals, unchanged, still, scale } of atomic) {
+        const codes = refusals.map(({ code }) => code);
+        assert.deepEqual(codes, codes.length === 4 ? ["invalid-argument", "shape", "invalid-argument", "disposed"] : ["invalid-argument", "invalid-argument", "disposed"], JSON.stringify(refusals));
+        assert.ok(unchanged && still);
+        assert.equal(scale, 1);
+      }
       for (const { start, losses, again, outputs, scalings, config, second, wrong, lost, untouched } of results) {
         assert.equal(lost.code, config.bias === "lora_only" ? "unmatched" : "none");
         if (lost.code === "unmatched") assert.deepEqual(untouched, start, "a refused adapter leaves the layers as they were");

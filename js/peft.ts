@@ -66,7 +66,13 @@ const CONFIG = "adapter_config.json", WEIGHTS = "adapter_model.safetensors";
 async function bytesOf(what: string, source: unknown): Promise<Uint8Array> {
   if (source instanceof Uint8Array) return source;
   if (source instanceof ArrayBuffer) return new Uint8Array(source);
-  if (source instanceof Blob) return new Uint8Array(await source.arrayBuffer());
+  if (source instanceof Blob) {
+    return new Uint8Array(
+      await source.arrayBuffer().catch((error: unknown) => {
+        throw new LoraError("file", `${what}: the file could not be read; it may have changed since it was chosen: ${String(error)}`);
+      }),
+    );
+  }
   if (typeof source !== "string" && !(source instanceof URL)) {
     throw new LoraError("invalid-argument", `${what}: expected an address, a Blob or bytes, got ${show(source)}`);
   }

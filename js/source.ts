@@ -54,10 +54,16 @@ const COMMIT = /^[0-9a-f]{40}$/;
 const wrong = (name: string, expected: string, got: unknown) =>
   new LoraError("invalid-argument", `${name}: expected ${expected}, got ${show(got)}`);
 export const isFile = (value: unknown): value is ModelFile => value instanceof Uint8Array || value instanceof Blob;
+const nameOf = (file: Blob): string => ("name" in file ? String(file.name) : "a file");
 export const length = (file: ModelFile): number => (file instanceof Blob ? file.size : file.length);
 
 export async function slice(file: ModelFile, start: number, end: number): Promise<Uint8Array> {
-  return file instanceof Blob ? new Uint8Array(await file.slice(start, end).arrayBuffer()) : file.subarray(start, end);
+  if (!(file instanceof Blob)) return file.subarray(start, end);
+  try {
+    return new Uint8Array(await file.slice(start, end).arrayBuffer());
+  } catch (error) {
+    throw new LoraError("file", `${nameOf(file)}: bytes ${start} to ${end} could not be read; it may have changed since it was chosen: ${String(error)}`);
+  }
 }
 
 /** A file by name, or undefined where there is none. */
@@ -118,10 +124,10 @@ async function commitOf({ hub, endpoint = "https://huggingface.co", revision = "
   signal?.throwIfAborted();
   const info = answer?.ok ? ((await answer.json().catch(() => ({}))) as { sha?: unknown }) : {};
   const place = cache ? await cached(url) : undefined;
-  if (typeof info.sha !== "string") return (await (await place?.getFile())?.text()) || revision;
+  if (typeof info.sha !== "string") return (await place?.getFile().then((file) => file.text()).catch(() => undefined)) || revision;
+  // What cannot be kept is asked for again.
   const stream = await place?.createWritable().catch(() => undefined);
-  await stream?.write(info.sha);
-  await stream?.close();
+  await stream?.write(info.sha).then(() => stream.close()).catch(() => {});
   return info.sha;
 }
 
@@ -167,7 +173,7 @@ async function asked({ fetch: own, signal }: ModelSource, url: string): Promise<
 async function download(source: ModelSource, url: string, name: string, keep: boolean): Promise<Blob | undefined> {
   const { signal, onProgress } = source;
   const place = keep ? await cached(url) : undefined;
-  const kept = await place?.getFile();
+  const kept = await place?.getFile().catch(() => undefined);
   if (kept && kept.size > 0) return kept;
   const failed = (why: string) => new LoraError("file", `${name}: ${why} from ${url}`);
   const response = await asked(source, url).catch((error: unknown) => {
@@ -230,12 +236,12 @@ export async function modelFile(source: ModelSource, name: string): Promise<Mode
 export async function openModel(source: ModelSource): Promise<{ config?: Uint8Array; files: [name: string, file: ModelFile][] }> {
   checkSource(source);
   const { config, weights, gguf } = source;
-  const nameOf = (file: ModelFile | URL | string, i: number) =>
-    file instanceof Blob && "name" in file ? String(file.name) : isFile(file) ? `weights ${i}` : String(file).replace(/^.*\//, "");
+  const nameIn = (file: ModelFile | URL | string, i: number) =>
+    file instanceof Blob && "name" in file ? nameOf(file) : isFile(file) ? `weights ${i}` : String(file).replace(/^.*\//, "");
   const given = async (what: string, file: unknown): Promise<ModelFile> => {
     if (isFile(file)) return file;
     if (typeof file !== "string" && !(file instanceof URL)) throw wrong(what, "a Uint8Array, Blob, File or address", file);
-    const found = await download(source, addressOf(what, file), nameOf(file, 0), false);
+    const found = await download(source, addressOf(what, file), nameIn(file, 0), false);
     if (!found) throw new LoraError("file", `${what}: there is no ${String(file)}`);
     return found;
   };
@@ -244,11 +250,11 @@ export async function openModel(source: ModelSource): Promise<{ config?: Uint8Ar
     for (const file of list) if (!isFile(file) && typeof file !== "string" && !(file instanceof URL)) throw wrong("weights", "a Uint8Array, Blob, File or address", file);
     const bytes = await configBytes(config, (file) => given("config", file));
     const files: [string, ModelFile][] = [];
-    for (const [i, file] of list.entries()) files.push([nameOf(file, i), await given("weights", file)]);
+    for (const [i, file] of list.entries()) files.push([nameIn(file, i), await given("weights", file)]);
     return { config: bytes, files };
   }
   if (gguf !== undefined && source.folder === undefined && source.hub === undefined) {
-    return { files: [[nameOf(gguf, 0), await given("gguf", gguf)]] };
+    return { files: [[nameIn(gguf, 0), await given("gguf", gguf)]] };
   }
   const open = await opener(source);
   const needed = async (name: string, by: string): Promise<ModelFile> => {

@@ -390,3 +390,44 @@ test("metadata that never ends is not read to the end of the file", async () => 
   assert.match(`${error.code}: ${error.message}`, /^file: .*metadata is longer than 32 MiB/);
   assert.equal(Math.max(...longest), 1 << 25);
 });
+
+inPage("a file that changes or goes after it was chosen is an error with its name", async (folder) => {
+  const bytes = async (name) => new Uint8Array(await (await fetch(`/${folder}/${name}`)).arrayBuffer());
+  const [config, weights] = await Promise.all(["config.json", "model.safetensors"].map(bytes));
+  // As of a File whose bytes on the disk are others now: `after` reads are fine.
+  const changing = (name, data, after) => {
+    const file = new File([data], name);
+    const gone = () => Promise.reject(new DOMException("The requested file could not be read", "NotReadableError"));
+    file.slice = (...range) => (after-- > 0 ? Blob.prototype.slice.apply(file, range) : { arrayBuffer: gone });
+    file.arrayBuffer = gone;
+    return file;
+  };
+  const results = {}, model = await L.CausalLM.load(gpu, { config, weights });
+  for (const after of [0, 1, 2, 5]) {
+    results[`weights after ${after} reads`] = await code(L.CausalLM.load(gpu, { config, weights: changing("model.safetensors", weights, after) }));
+  }
+  results.config = await code(L.CausalLM.load(gpu, { config: changing("config.json", config, 0), weights }));
+  results.gguf = await code(L.readGguf(changing("model.gguf", weights, 0)));
+  model.addAdapter({ rank: 2 });
+  const saved = await model.saveAdapter();
+  model.removeAdapter();
+  results.adapter = await code(model.loadAdapter({ config: saved.config, weights: changing("adapter_model.safetensors", saved.weights, 0) }));
+  results.peft = await code(L.loadPeft({ config: saved.config, weights: changing("adapter_model.safetensors", saved.weights, 0) }));
+  results.zip = await code(L.loadPeft(changing("adapter.zip", saved.weights, 0)));
+  model.dispose();
+  return results;
+}, "tests/golden/models/llama_tied_all", (results) => {
+  for (const [what, text] of Object.entries(results)) assert.match(text, /^file: .*NotReadableError/, what);
+  assert.match(results["weights after 5 reads"], /model\.safetensors/);
+});
+
+inPage("a commit that cannot be kept is no reason to stop", async (endpoint) => {
+  const results = [], { write } = FileSystemWritableFileStream.prototype, full = () => Promise.reject(new DOMException("full", "QuotaExceededError"));
+  FileSystemWritableFileStream.prototype.write = full;
+  try {
+    results.push(await code(L.modelFile({ hub: "tiny/one", endpoint: new URL(endpoint, location.href).href }, "nothing.json")));
+  } finally {
+    FileSystemWritableFileStream.prototype.write = write;
+  }
+  return results;
+}, "/hub", (results) => assert.deepEqual(results, ["success"]));

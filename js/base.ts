@@ -112,7 +112,8 @@ export class FrozenLinear {
 
   /**
    * Over tensors of floats that are on the GPU already, such as `Tensor.fromBuffer`'s: `weight [outFeatures, inFeatures]`,
-   * `bias [outFeatures]`. They are used in place.
+   * `bias [outFeatures]`. They are used in place and stay the page's: {@link dispose} of the layer leaves them, and their own
+   * leaves the layer. A bias that is trained moves to another place.
    */
   static fromTensors(tensors: { weight: Tensor; bias?: Tensor }): FrozenLinear {
     checkOptions("FrozenLinear.fromTensors", tensors, ["weight", "bias"]);

@@ -62,7 +62,7 @@ impl FrozenLinear {
         loader.finish()
     }
 
-    /// A layer in f32 over tensors that are on the GPU already.
+    /// A layer in f32 over tensors that are on the GPU already. They belong to the layer: [`FrozenLinear::destroy`] frees them.
     pub fn from_tensors(weight: Tensor, bias: Option<Tensor>) -> Result<FrozenLinear> {
         let [out_features, in_features] = weight.matrix("weight")?;
         if let Some(bias) = &bias {

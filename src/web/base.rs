@@ -55,10 +55,11 @@ impl RawFrozen {
         Ok(RawFrozen { loader: RefCell::new(Some(loader)), linear: RefCell::default(), disposed: Cell::new(false) })
     }
 
-    /// `bias` is any tensor where there is none.
+    /// `bias` is any tensor where there is none. The tensors stay the caller's: the layer's own lie in the same place.
     #[wasm_bindgen(js_name = fromTensors)]
     pub fn from_tensors(weight: &RawTensor, bias: &RawTensor, has_bias: bool) -> Result<RawFrozen> {
-        let linear = FrozenLinear::from_tensors(weight.0.clone(), has_bias.then(|| bias.0.clone()))?;
+        let own = |tensor: &RawTensor| tensor.0.prefix(tensor.0.shape());
+        let linear = FrozenLinear::from_tensors(own(weight)?, has_bias.then(|| own(bias)).transpose()?)?;
         Ok(RawFrozen { loader: RefCell::default(), linear: RefCell::new(Some(linear)), disposed: Cell::new(false) })
     }
 

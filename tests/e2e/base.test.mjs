@@ -185,3 +185,39 @@ inPage("what is wrong is refused by name", async () => {
   }
   assert.equal(left, 0, "what was refused holds nothing");
 });
+
+inPage("a layer over the page's tensors leaves them to the page, and outlives them", async () => {
+  const cycle = async () => {
+    const result = {};
+    const weight = tensor("weight", [3, 5], numbers(15, 1)), bias = tensor("bias", [3], numbers(3, 2));
+    const x = tensor("x", [2, 5], numbers(10, 3)), output = tensor("output", [2, 3]);
+    const forward = async (linear) => {
+      const rec = gpu.record();
+      linear.forward(rec, { x, output });
+      await rec.submit();
+      return [...(await output.read())];
+    };
+    const [first, second] = [0, 1].map(() => FrozenLinear.fromTensors({ weight, bias }));
+    const own = new FrozenLinear(gpu, { inFeatures: 5, outFeatures: 3, weight: numbers(15, 1), bias: numbers(3, 2) });
+    result.expected = await forward(own);
+    const layer = new LoraLinear(gpu, { name: "fc", inFeatures: 5, outFeatures: 3, rank: 2, base: first });
+    result.first = await forward(second);
+    layer.dispose();
+    result.second = await forward(second);
+    result.weight = [...(await weight.read())];
+    result.bias = [...(await bias.read())];
+    weight.dispose();
+    bias.dispose();
+    result.third = await forward(second);
+    for (const thing of [second, own, x, output]) thing.dispose();
+    return result;
+  };
+  await cycle(); // buffers to read into are kept
+  const before = gpu.memory(), result = await cycle();
+  return { ...result, numbers: [[...numbers(15, 1)], [...numbers(3, 2)]], left: gpu.memory().bytes - before.bytes };
+}, ({ expected, first, second, third, weight, bias, numbers, left }) => {
+  assert.ok(expected.some((value) => value !== 0));
+  for (const output of [first, second, third]) assert.deepEqual(output, expected);
+  assert.deepEqual([weight, bias], numbers);
+  assert.equal(left, 0, "the memory goes with the last of them");
+});

@@ -133,14 +133,14 @@ pub fn initialize(
     }
 }
 
-/// A = √(σ/s)·vᵀ, B = u·√(σ/s) of the largest singular values; with a count, those of W on the space that a random one becomes
-/// after so many products with W·Wᵀ (Halko, Martinsson and Tropp 2011).
 /// B `[width, rank]` of a new adapter on an embedding, whose A is zero: PEFT's normal numbers.
 pub fn embedding_b(width: usize, rank: usize, seed: u64) -> Vec<f32> {
     let mut normal = Normal(seed);
     (0..width * rank).map(|_| normal.next() as f32).collect()
 }
 
+/// A = √(σ/s)·vᵀ, B = u·√(σ/s) of the largest singular values; with a count, those of W on the space that a random one becomes
+/// after so many products with W·Wᵀ (Halko, Martinsson and Tropp 2011).
 fn pissa(w: &Matrix, rank: usize, scaling: f64, iterations: Option<u32>, normal: &mut Normal) -> (Vec<f32>, Vec<f32>) {
     let (sigma, mut u, mut v) = match iterations {
         None => svd(w, rank),

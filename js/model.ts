@@ -263,7 +263,7 @@ export class CausalLM {
 
   /** The logits `[tokens, vocabSize]` of a sequence. */
   async logits(inputIds: ArrayLike<number>): Promise<Float32Array> {
-    return (await this.#raw.logits(1, ids("inputIds", inputIds), undefined)) as Float32Array;
+    return (await this.#raw.logits(ids("inputIds", inputIds))) as Float32Array;
   }
 
   /**

@@ -604,19 +604,6 @@ impl Tensor {
         })
     }
 
-    /// Overwrites the elements from `first` on, before whatever is submitted next.
-    ///
-    /// # Errors
-    /// [`Shape`](crate::error::ErrorKind::Shape) where there are not as many, [`Disposed`](crate::error::ErrorKind::Disposed) after [`Tensor::destroy`].
-    pub fn write_elements(&self, first: usize, data: &[f32]) -> Result<()> {
-        self.expect_dtype(DType::F32)?;
-        if first.checked_add(data.len()).is_none_or(|end| end > self.len()) {
-            let got = format!("{} from {first} on", data.len());
-            return Err(Error::shape(self.label(), format!("at most {} elements", self.len()), got));
-        }
-        self.write_at(4 * first as u64, bytemuck::cast_slice(data))
-    }
-
     fn write_bytes(&self, dtype: DType, len: usize, data: &[u8]) -> Result<()> {
         self.upload(dtype, len, |buffer, offset| self.gpu().queue().write_buffer(buffer, offset, data))
     }

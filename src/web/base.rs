@@ -81,12 +81,6 @@ impl RawFrozen {
         }
     }
 
-    /// Bytes of the weight in a file.
-    #[wasm_bindgen(js_name = sourceBytes)]
-    pub fn source_bytes(&self) -> Result<f64> {
-        self.loading(|loader| Ok(loader.source_bytes() as f64))
-    }
-
     pub fn write(&self, byte_offset: f64, bytes: &Uint8Array) -> Result<()> {
         self.loading(|loader| {
             for start in (0..bytes.length().max(1)).step_by(PIECE as usize) {

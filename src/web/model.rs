@@ -114,10 +114,9 @@ impl RawCausalLM {
         Ok(adapters.try_for_each(|adapter| adapter.set_scale(scale))?)
     }
 
-    /// Logits `[batch·tokens, vocabulary]`.
-    pub fn logits(&self, batch: usize, input_ids: &[i32], mask: Option<Vec<i32>>) -> Promise {
-        let input = Input { input_ids, attention_mask: mask.as_deref(), ..Input::default() };
-        let logits = self.model.logits(batch, &input);
+    /// Logits `[tokens, vocabulary]`.
+    pub fn logits(&self, input_ids: &[i32]) -> Promise {
+        let logits = self.model.logits(1, &Input { input_ids, ..Input::default() });
         promise(async { logits.await.map(|values| Float32Array::from(values.as_slice())) })
     }
 

@@ -23,7 +23,8 @@ pub(super) struct Merged {
 impl LoraLinear {
     /// Adds the active adapters to the weight, `W + scaling·B·A` (with DoRA `m/‖·‖` times that), and what the layer then gives
     /// costs no more than the base. With `keep_original` a copy of the weight is kept, so that [`LoraLinear::unmerge`]
-    /// restores every bit; without it, within rounding, which in f16 is 11 bits.
+    /// restores every bit; without it, within rounding, which in f16 is 11 bits: it takes out what A and B hold then, so that
+    /// nothing may be written into them meanwhile.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::error::ErrorKind::InvalidArgument) where the base is neither in f32 nor f16, adapters are merged already, none is active, an optimiser updates

@@ -22,7 +22,7 @@ const numbers = (length, scale) => Float32Array.from({ length }, () => scale * r
 
 /** Layers of the modules whose names end so. */
 const layers = (ends, options = {}, all = modules) =>
-  all.filter(({ name }) => ends.some((end) => name.endsWith(end))).map(({ name, inFeatures, outFeatures, kind }, i) => {
+  all.filter(({ name, kind }) => kind !== "other" && ends.some((end) => name.endsWith(end))).map(({ name, inFeatures, outFeatures, kind }, i) => {
     const { rank = 4, alpha = 8, magnitude, loraBias, bias, ...rest } = typeof options === "function" ? options(name, i) : options;
     return {
       name, rank, alpha, a: numbers(rank * inFeatures, 0.3), b: numbers(outFeatures * rank, 0.1), ...(kind === "embedding" && { kind }), ...rest,

@@ -160,7 +160,7 @@ fn show_sampled(d: &Dims) -> String {
         "top k and p with penalty",
         "greedy of equals",
         "greedy below 0",
-        "all, next to no temperature",
+        "all at next to no temperature",
     ];
     format!("{} {}", d.tokens, setting[d.rank])
 }

@@ -46,11 +46,13 @@ const hear = {
     const wasRun = ({ shapes, error }) => shapes || error, { results } = report;
     const run = results.filter(wasRun).length, missed = results.filter((result) => result.chosen && !wasRun(result)).length;
     const failures = results.filter(({ error }) => error).length + (gradients.error ? 1 : 0);
-    const words = [text.done(run, failures, missed, seconds), text.compiling(compiling)];
-    if (left && !missed) words.push(text.cut(left));
-    if (results.length > run + missed) words.push(text.others(results.length - run - missed));
-    report.verdict = words.join(" ");
-    $("status").textContent = report.verdict;
+    const details = [text.compiling(compiling)];
+    if (left && !missed) details.push(text.cut(left));
+    if (results.length > run + missed) details.push(text.others(results.length - run - missed));
+    $("status").textContent = text.done(run, failures, missed, seconds);
+    $("details").textContent = details.join(" ");
+    report.verdict = `${$("status").textContent} ${$("details").textContent}`;
+    $("progress").value = 1;
     $("status").classList.add(failures ? "warn" : "good");
     $("start").textContent = text.start;
     $("rest").hidden = !more;
@@ -92,6 +94,9 @@ const limitRows = () => Object.entries(facts.limits).sort().map(([name, value]) 
 function showFacts() {
   fillTable($("facts"), factRows(), { head: false });
   fillTable($("limits"), limitRows(), { head: false });
+  for (const cell of $("limits").querySelectorAll("th")) { // long names break between their words
+    cell.replaceChildren(...cell.textContent.split(/(?=[A-Z][a-z])/).flatMap((word) => [document.createElement("wbr"), word]));
+  }
 }
 
 /** The two tables in Markdown, for an issue. */
@@ -107,6 +112,7 @@ function check(what) {
   $("rest").hidden = true;
   $("results").hidden = false;
   $("status").classList.remove("warn", "good");
+  $("details").textContent = "";
   setState("checking");
   worker.postMessage(what);
 }

@@ -15,5 +15,8 @@ export function format(value, digits = 3) {
   return `${(value / 10 ** exponent).toFixed(digits - 2)}\u00a0×\u00a0${power(exponent)}`;
 }
 
+/** 12.5 %, < 0.01 %: never longer than its place */
+export const percent = (share) => (share > 0 && share < 1e-4 ? "<\u00a00.01\u00a0%" : `${format(100 * share)}\u00a0%`);
+
 /** 3 steps, 1 step */
 export const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;

@@ -4,7 +4,7 @@
 // `loraDemo.snapshot()` gives the settings, ΔW*, and what was measured last, all of it after the same step.
 import { connect } from "./ask.js";
 import { Chart } from "./charts.js";
-import { format } from "./format.js";
+import { format, percent } from "./format.js";
 import { colourTable, drawHeatMap, drawScale } from "./heatmap.js";
 import { Session } from "./session.js";
 import { $, calm, complain, download, setState as setPageState, showDevice, showMissing, state } from "./shell.js";
@@ -160,7 +160,7 @@ function paint() {
   put("n-base", now.lossOff);
   put("n-floor", session.floor);
   drawSpectrum($("spectrum"), session.sigma, shownSigma(), session.settings.rank);
-  put("n-distance", enabled ? now.distance : 1, `${format(enabled ? 100 * now.distance : 100)}\u00a0%`);
+  put("n-distance", enabled ? now.distance : 1, percent(enabled ? now.distance : 1));
   put("n-speed", speed, Number.isFinite(speed) ? format(speed, 3) : "–");
   put("n-grad-a", now.normA, format(now.normA, 2));
   put("n-grad-b", now.normB, format(now.normB, 2));

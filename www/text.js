@@ -121,7 +121,7 @@ export const layer = {
 export const check = {
   title: "Check my GPU",
   description: "Every kernel of lora-webgpu on your own GPU, held to a reference in double precision.",
-  lede: `Runs every kernel that this device is ever given and holds each number to a plain reference in double precision, with a bound that is
+  lede: `Runs every kernel that this device can be given, and holds each number to a plain reference in double precision, with a bound that is
       derived from the length of the sum (<a href="./docs/numerics.html">Numerics</a>); then holds the gradients to
       differences of the loss. If something is wrong with a driver, this is where it shows.`,
   start: "Check",
@@ -146,10 +146,10 @@ export const check = {
   done: (kernels, failures, missed, seconds) => (failures
     ? `${count(failures, "part")} of ${kernels + 1} came out wrong; ${format(seconds)} s. Please copy the report into an issue.`
     : missed ? `${kernels} of ${kernels + missed} kernels were run in ${format(seconds)} s, and all of them agree with the reference.`
-    : `All ${kernels} kernels that this device is given, and the gradients, agree with the reference; ${format(seconds)} s.`),
-  compiling: (seconds) => `${format(seconds, 2)} s of it waiting for compilers.`,
-  cut: (left) => `${count(left, "run")} at further shapes left out, to be done in time on a slow adapter.`,
-  others: (kernels) => `${count(kernels, "kernel")} for other devices not run.`,
+    : `All ${kernels} kernels of this device, and the gradients, agree with the reference; ${format(seconds)} s.`),
+  compiling: (seconds) => `${format(seconds, 2)} s of that went by waiting for the browser’s compilers.`,
+  cut: (left) => `Each kernel was run at one shape or more; ${count(left, "run")} at further shapes are left out, to be done in time on a slow adapter.`,
+  others: (kernels) => `${count(kernels, "kernel")} that other devices get instead ${kernels === 1 ? "was" : "were"} not run.`,
   names: {
     browser: "Browser", adapter: "Adapter", vendor: "Vendor", architecture: "Architecture", kind: "Kind", profile: "Kernels for", features: "Features", date: "Date",
     hardware: "GPU", software: "software, on the CPU", none: "none",

@@ -7,6 +7,7 @@ import { after, before, test } from "node:test";
 import { unzip } from "../../dist/zip.js";
 import { root } from "../../scripts/lib.mjs";
 import { serve } from "../../scripts/start.mjs";
+import { percent } from "../../www/format.js";
 import { launch, onPage } from "./browser.mjs";
 
 const site = join(root, "www/dist");
@@ -20,6 +21,12 @@ before(async () => {
 after(async () => {
   await browser?.close();
   await server?.close();
+});
+
+// Beside it stands the next number.
+test("a share takes no more room than 100 %, however small", () => {
+  assert.deepEqual([1, 0.0634, 0.000123, 6.3e-7, 0].map(percent), ["100\u00a0%", "6.34\u00a0%", "0.0123\u00a0%", "<\u00a00.01\u00a0%", "0\u00a0%"]);
+  for (let share = 1; share > 1e-9; share /= 1.7) assert.ok(percent(share).length <= 8, percent(share));
 });
 
 const POLL = { polling: 50 }; // not by animation frames, which one of the tests does without

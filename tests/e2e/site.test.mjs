@@ -268,7 +268,7 @@ test("Check my GPU: every kernel of this device and the gradients agree with the
     assert.ok(gradients.shapes >= 1 && gradients.worst > 0 && gradients.worst <= 1e-3);
     const tasks = await page.evaluate(() => longTasks);
     console.log(`  ${chosen.length} kernels and ${others.length} of other devices, ${results.reduce((sum, { shapes }) => sum + shapes, 0)} runs, gradients to ${gradients.worst.toExponential(1)}, ${seconds.toFixed(1)} s, ${compiling.toFixed(1)} of them waiting for compilers, at a load of ${loadavg()[0].toFixed(0)} on ${availableParallelism()} cores; ${tasks.length} long tasks, the longest ${Math.max(0, ...tasks).toFixed(0)} ms`);
-    assert.ok((await page.textContent("#status")).startsWith(`All ${chosen.length} kernels that this device is given, and the gradients, agree`));
+    assert.ok((await page.textContent("#status")).startsWith(`All ${chosen.length} kernels of this device, and the gradients, agree`));
     assert.ok(Object.keys(facts.limits).length > 20 && facts.limits.maxBufferSize > 0);
     await page.click("#copy");
     await page.waitForFunction((copied) => document.querySelector("#status").textContent === copied, words.check.copied, POLL);

@@ -1,10 +1,10 @@
 // Runs the kernels that the package would give this device one shape after the other, the first shape of each before the second
-// of any, so that a slow adapter has seen every one before its time is over; those of other devices where they are asked for.
+// of any, so that a slow adapter runs every one before its time is over; those of other devices where they are asked for.
 import { compileAhead } from "../dist/adopt.js";
 import { saidProfile } from "../dist/profile.js";
 import initCheck, { Check, derivativeCount, isChosen, kernels, shapeCount } from "./wasm/check.js";
 
-const PATIENCE = { first: 18_000, further: 12_000 }; // ms: until a kernel's first shape begins, or a further one
+const PATIENCE = 12_000; // ms, after which no further shape of a kernel begins
 const TOGETHER = 8; // kernels that are waited for together
 
 let adapter, profile, gpu, loaded, stopped; // loaded: the wasm, which comes with the first check; stopped: whether somebody asked for that
@@ -77,7 +77,7 @@ async function go(end, patience) {
   const tell = () => postMessage({ kind: "progress", results, done: next, all: end });
   for (; next < end; next += 1) {
     const { kernel, shape } = tasks[next];
-    if (stopped || performance.now() - began > (shape ? patience.further : patience.first)) break;
+    if (stopped || performance.now() - began > (shape ? patience : Infinity)) break;
     if (kernel === undefined) await derive(shape);
     else if (!results[kernel].error) await run(kernel, shape);
     if (next % 8 === 0) tell();
@@ -120,7 +120,7 @@ const commands = {
     await begin();
     await go(inRounds(true).length, PATIENCE);
   },
-  rest: () => go(tasks.length, { first: Infinity, further: Infinity }),
+  rest: () => go(tasks.length, Infinity),
   stop() { stopped = true; },
 };
 onmessage = async ({ data }) => {

@@ -9,7 +9,8 @@ const USAGE = `lora-webgpu inspect ADAPTER [--model MODEL] [--json]
     What an adapter holds, and how it fits a model.
 lora-webgpu convert ADAPTER --to FORMAT --out OUT [--model MODEL] [--plain]
     Into peft (a folder, or a .zip), gguf, kohya or hesper. gguf needs --model for its config.json.
-    --plain makes a plain adapter of one that starts from PiSSA or OLoRA. --dtype float16|bfloat16 for peft.
+    --plain makes a plain adapter of one that starts from PiSSA or OLoRA. --dtype float16|bfloat16 for peft,
+    --name NAME for gguf, --prefix PREFIX of the names for kohya.
 lora-webgpu merge ADAPTER --model MODEL --out OUT
     The model with the adapter in its weights.
 
@@ -30,11 +31,13 @@ const isFolder = async (path) => (await stat(path)).isDirectory();
 
 // A file of which pieces are read when they are wanted, as of a Blob.
 class FilePieces {
+  static opened = []; // closed at the end
   constructor(path, handle, size) {
     Object.assign(this, { path, handle, size });
   }
   static async open(path) {
     const handle = await open(path);
+    FilePieces.opened.push(handle);
     return new FilePieces(path, handle, (await handle.stat()).size);
   }
   slice(start, end) {
@@ -129,6 +132,9 @@ const commands = {
     const config = await modelConfig(options.model);
     if (options.plain) adapter = await adapter.toPlain({ model: await modelFiles(options.model) });
     if (!["peft", "gguf", "kohya", "hesper"].includes(to)) stop(`--to: expected peft, gguf, kohya or hesper, got ${to}`);
+    for (const [option, format] of Object.entries({ dtype: "peft", name: "gguf", prefix: "kohya" })) {
+      if (options[option] !== undefined && to !== format) stop(`--${option} is for --to ${format}, got --to ${to}`);
+    }
     if (to === "gguf" && !config) stop("--to gguf needs --model, whose config.json says the architecture and the heads");
     const lost = await adapter.canExport(to, { modelConfig: to === "gguf" ? config : undefined });
     if (lost.length) stop(`${to} cannot hold all of this adapter:\n${lost.map((each) => `  ${each}`).join("\n")}`);
@@ -181,7 +187,6 @@ const commands = {
     await close();
     for (const index of handles.keys()) await rename(part(files[index]), target(files[index]));
     if (folder) for (const name of await readdir(model)) if (/\.(json|txt|model|jinja)$/.test(name)) await copyFile(join(model, name), join(out, name));
-    await Promise.all(files.map((file) => file.handle.close()));
     console.log(`${adapter.modules.length} modules merged into ${out}`);
   },
 };
@@ -199,7 +204,10 @@ try {
   const [command, adapter, ...rest] = positionals;
   if (values.help || !command) console.log(USAGE);
   else if (!Object.hasOwn(commands, command) || !adapter || rest.length) stop(USAGE);
-  else await commands[command](adapter, values);
+  else {
+    await commands[command](adapter, values);
+    await Promise.all(FilePieces.opened.map((handle) => handle.close()));
+  }
 } catch (error) {
   const expected = error instanceof LoraError || error?.code?.startsWith?.("ERR_PARSE_ARGS") || error?.syscall;
   stop(expected ? `${error.code}: ${error.message}` : error);

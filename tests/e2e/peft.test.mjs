@@ -383,6 +383,11 @@ test("npx lora-webgpu inspects, converts and merges", async () => {
     assert.equal(stderr, "");
     return stdout;
   };
+  for (const [option, to] of [["dtype", "gguf"], ["name", "peft"], ["prefix", "hesper"]]) {
+    const { code, stderr } = await command("convert", adapter, "--to", to, "--model", model, "--out", at("none"), `--${option}`, "float16");
+    assert.ok(code > 0 && stderr.includes(`--${option} is for --to`), `--${option} with ${to}: ${stderr}`);
+  }
+  assert.match(await ok(), /--dtype .* for peft,\s+--name .* gguf, --prefix .* kohya/);
   const loaded = await load(folder);
   const [words, json] = await Promise.all([ok("inspect", adapter, "--model", model), ok("inspect", adapter, "--model", join(model, "model.safetensors"), "--json")]);
   assert.match(words, new RegExp(`${loaded.modules.length} modules, ${loaded.parameters} trained numbers`));

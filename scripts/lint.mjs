@@ -123,7 +123,7 @@ export async function lint() {
   const shaders = files("shaders").filter((path) => path.endsWith(".wgsl"));
   const checks = {
     rustfmt: () => cargo(["fmt", "--check"]),
-    "clippy, natively": () => clippy("--lib", "--tests", "--benches"),
+    "clippy, natively": () => clippy("--lib", "--tests", "--benches", "--example", "layer"),
     "clippy, wasm32": () => clippy("--lib", "--target", target),
     "cargo doc": () => cargo(["rustdoc", "--locked", "--lib", "--target", target, "--", "-D", "warnings"]), // shares clippy's work
     "cargo package": () => cargo(["package", "--locked", "--no-verify", "--allow-dirty"]),

@@ -2,6 +2,10 @@
 //! directional derivatives.
 
 mod common;
+#[cfg(not(target_arch = "wasm32"))]
+#[allow(dead_code)] // its main()
+#[path = "../examples/layer.rs"]
+mod example;
 mod reference;
 
 use std::rc::Rc;
@@ -308,4 +312,11 @@ async fn modules_that_do_not_fit_are_refused() {
     let labels = Batch { x: Inputs::Values(&[0.5; 8]), targets: Targets::Labels(&[0, 1]) };
     refused("labels", trainer.step(&[labels]).await, "invalid-argument", &["targets", "floats", "integers"]);
     assert_eq!(trainer.attempts(), 0);
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+#[pollster::test]
+async fn the_native_example_learns() {
+    let losses = example::train(60).await.unwrap();
+    assert!(losses.len() == 60 && losses[59] < losses[0] / 2.0, "{losses:?}");
 }

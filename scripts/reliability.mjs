@@ -41,7 +41,7 @@ const READS = {
   "gguf": "GGUF, models and adapters",
   "kohya": "Kohya's files",
   "mlx": "MLX's files",
-  "hesper": "the seed system's files",
+  "hesper": "Hesper's files",
   "zip": "zip archives (JavaScript)",
   "gguf-js": "GGUF's metadata and tokenizer (JavaScript)",
   "jsonl": "JSON lines and their tokens (JavaScript)",

@@ -1,4 +1,4 @@
-//! Other formats of adapters: Kohya's and MLX's safetensors, the seed system's binary file; and what each cannot hold.
+//! Other formats of adapters: Kohya's and MLX's safetensors, Hesper's binary file; and what each cannot hold.
 
 use super::adapter::{Adapter, AdapterKind, AdapterModule};
 use super::config::{ModelModule, ModuleKind};
@@ -21,10 +21,10 @@ pub enum Format {
     Hesper,
 }
 
-/// The magic number of the seed system's files.
+/// The magic number of Hesper's files.
 const HESPER: u32 = 0x4C4F_5241;
 
-/// The widths that the seed system's files leave out.
+/// The widths that Hesper's files leave out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HesperWidths {
     /// Columns of both A.
@@ -253,7 +253,7 @@ impl Adapter {
         Ok((widths, layers))
     }
 
-    /// The seed system's file: u32 magic, version 1, rank, f32 alpha, layers, 0; then of each layer A and B of q, A and B of v, as f32.
+    /// Hesper's file: u32 magic, version 1, rank, f32 alpha, layers, 0; then of each layer A and B of q, A and B of v, as f32.
     /// It holds no widths: the reader must know them.
     ///
     /// # Errors
@@ -273,7 +273,7 @@ impl Adapter {
         Ok(out)
     }
 
-    /// Reads the seed system's file.
+    /// Reads Hesper's file.
     ///
     /// # Errors
     /// [`File`](crate::error::ErrorKind::File) for bytes that are no such file, or of other widths.

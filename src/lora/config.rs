@@ -8,7 +8,7 @@ pub enum Init {
     /// Uniform in `±1/√in_features`: PEFT's `kaiming_uniform_(a=√5)`.
     #[default]
     Peft,
-    /// Uniform in `±√(3/in_features)`: the seed system's.
+    /// Uniform in `±√(3/in_features)`: that of Hesper, the system in Lean whose LoRA kernels are the origin of these.
     Hesper,
 }
 

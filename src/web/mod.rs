@@ -268,7 +268,7 @@ pub struct RawConfig(LoraConfig);
 #[wasm_bindgen]
 impl RawConfig {
     /// `seed` is an integer of at most 53 bits; `flags` has bit 0 for rsLoRA, 1 for DoRA, 2 for a bias beside B, 3 to train
-    /// the base's bias, 4 for the seed system's initialisation.
+    /// the base's bias, 4 for Hesper's initialisation.
     #[wasm_bindgen(constructor)]
     pub fn new(rank: u32, alpha: f64, dropout: f64, seed: f64, flags: u32) -> Result<RawConfig> {
         let flag = |bit: u32| flags >> bit & 1 == 1;

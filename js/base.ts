@@ -48,8 +48,11 @@ const recording = (value: unknown) => unwrap<RawRecording>("rec", Recording, val
  * pieces of at most 16 MiB.
  */
 export class FrozenLinear {
+  /** How its weight is kept on the GPU. */
   readonly kind: WeightKind;
+  /** Width of the input. */
   readonly inFeatures: number;
+  /** Width of the output. */
   readonly outFeatures: number;
   #raw: RawFrozen;
 

@@ -3,12 +3,15 @@ import { LoraError } from "./error.js";
 
 /** What has a state to keep: a `Trainer`. */
 export interface Resumable {
+  /** The whole state as bytes. */
   saveState(): Promise<Uint8Array>;
+  /** Takes it over; throws code `checkpoint` for one that is not its own. */
   loadState(bytes: Uint8Array): { bitsMayDiffer: boolean };
 }
 
 /** What {@link Checkpoints.list} tells of a run. */
 export interface CheckpointInfo {
+  /** The name it was opened by. */
   readonly name: string;
   /** Bytes that its files take. */
   readonly bytes: number;
@@ -47,6 +50,7 @@ interface SyncAccessHandle {
  * newer one is whole. One page or worker has a run open at a time.
  */
 export class Checkpoints {
+  /** The name of the run. */
   readonly name: string;
   readonly #folder: FileSystemDirectoryHandle;
   readonly #release: () => void;

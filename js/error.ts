@@ -28,9 +28,12 @@ export type LoraErrorCode =
 
 /** Every error of this package. The message names the thing, what was expected and what came. */
 export class LoraError extends Error {
+  /** `"LoraError"` */
   override readonly name = "LoraError";
+  /** What went wrong, for code to tell by. */
   readonly code: LoraErrorCode;
 
+  /** Made by the package; pages only catch it. */
   constructor(code: LoraErrorCode, message: string) {
     super(message);
     this.code = code;

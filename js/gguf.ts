@@ -6,7 +6,9 @@ import { isFile, length, type ModelFile, readHeader } from "./source.js";
 /** A value of the metadata; integers of 64 bits as numbers. */
 export type GgufValue = number | boolean | string | GgufValue[];
 
+/** What {@link readGguf} finds in a file beside its weights. */
 export interface GgufInfo {
+  /** All keys, such as `general.architecture`, with their values. */
   metadata: ReadonlyMap<string, GgufValue>;
   /** `tokenizer.json`, as `@huggingface/tokenizers` takes it. */
   tokenizer: object;

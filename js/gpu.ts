@@ -40,9 +40,13 @@ export interface GpuOptions {
 
 /** What the browser tells of the adapter. */
 export interface GpuInfo {
+  /** Who made the GPU, such as `nvidia`; like the next three as the browser says it, or empty. */
   readonly vendor: string;
+  /** Its family, such as `ampere`. */
   readonly architecture: string;
+  /** The device itself; browsers mostly keep it to themselves. */
   readonly device: string;
+  /** Words of the driver. */
   readonly description: string;
   /** Whether it computes on the CPU: correct, but slow. */
   readonly isSoftware: boolean;
@@ -52,12 +56,17 @@ export interface GpuInfo {
 
 /** Counters since the `Gpu` was made. */
 export interface GpuStats {
+  /** Submits to the queue. */
   readonly submits: number;
+  /** Kernels that were started. */
   readonly dispatches: number;
   /** Bytes written to GPU buffers: data and kernel parameters. */
   readonly uploadedBytes: number;
+  /** Pipelines that were compiled. */
   readonly pipelines: number;
+  /** Bind groups that were made. */
   readonly bindGroups: number;
+  /** Buffers that were made, freed ones included. */
   readonly buffersCreated: number;
 }
 
@@ -88,6 +97,7 @@ interface WebGpu {
 export class Gpu {
   /** Resolves when the device is lost: destroyed, crashed or taken away. */
   readonly lost: Promise<{ reason: string; message: string }>;
+  /** What the device is. */
   readonly info: GpuInfo;
   /** The features that are switched on, by their WebGPU names. */
   readonly features: ReadonlySet<string>;

@@ -7,12 +7,12 @@ import { Recording } from "./recording.js";
 import { Tensor, wrapTensor, written } from "./tensor.js";
 
 /**
- * How A and B start. `peft`: A uniform in ±1/√inFeatures; `hesper`: in ±√(3/inFeatures); `gaussian`: normal of deviation 1/rank; of
- * these B is zero. `orthogonal`, of an even rank: neither zero, B·A zero. `pissa`, and with N iterations `pissa_niter_N`: the
- * largest singular values and vectors of the weight; `olora`: the beginning of its QR decomposition. These two are computed on the
- * CPU in float64 (PiSSA of a width of 1000 takes seconds, pissa_niter_4 a tenth of that) and taken out of the weight, so they need it
- * as float32, on a layer's first adapter, and no DoRA. A PiSSA or
- * OLoRA adapter is saved as such, or with `plain` as one for the weight as it was.
+ * How A and B start. `peft`: A uniform in ±1/√inFeatures; `hesper`: in ±√(3/inFeatures), as in Hesper, the system in Lean whose LoRA
+ * kernels are the origin of these; `gaussian`: normal of deviation 1/rank; of these B is zero. `orthogonal`, of an even rank: neither
+ * zero, B·A zero. `pissa`, and with N iterations `pissa_niter_N`: the largest singular values and vectors of the weight; `olora`: the
+ * beginning of its QR decomposition. These two are computed on the CPU in float64 (PiSSA of a width of 1000 takes seconds,
+ * pissa_niter_4 a tenth of that) and taken out of the weight, so they need it as float32, on a layer's first adapter, and no DoRA. A
+ * PiSSA or OLoRA adapter is saved as such, or with `plain` as one for the weight as it was.
  */
 export type AdapterInit = "peft" | "hesper" | "gaussian" | "orthogonal" | "pissa" | `pissa_niter_${number}` | "olora";
 const INIT = /^(peft|hesper|gaussian|orthogonal|olora|pissa(_niter_\d{1,4})?)$/;
@@ -21,7 +21,9 @@ export const changesBase = (init: unknown): boolean => /^(pissa|olora)/.test(Str
 
 /** How an adapter is made. */
 export interface AdapterOptions {
+  /** Width of the input. */
   inFeatures: number;
+  /** Width of the output. */
   outFeatures: number;
   /** Inner dimension of B·A. */
   rank: number;
@@ -83,10 +85,13 @@ function refuseBaseChange({ init }: { init?: AdapterInit }, expected: string): v
 
 /** An adapter's matrices `a [rank, inFeatures]` and `b [outFeatures, rank]`. */
 export class LoraWeight {
+  /** `A [rank, inFeatures]` */
   readonly a: Tensor;
+  /** `B [outFeatures, rank]` */
   readonly b: Tensor;
   #raw: RawWeight;
 
+  /** A new one with B zero, or as `init` says. Throws `invalid-argument`, `unknown-option` or `limit`. */
   constructor(gpu: Gpu, options: AdapterOptions) {
     let start: Float32Array[] | undefined;
     if ((options as unknown) instanceof RawWeight) {
@@ -122,10 +127,13 @@ disposable(LoraWeight.prototype);
 
 /** Gradients of a {@link LoraWeight}, of the same shapes. They start at zero; kernels add to them. */
 export class LoraGrad {
+  /** The gradient of A `[rank, inFeatures]`. */
   readonly a: Tensor;
+  /** The gradient of B `[outFeatures, rank]`. */
   readonly b: Tensor;
   #raw: RawGrad;
 
+  /** Zeros of the shapes of `weight`. */
   constructor(gpu: Gpu, weight: LoraWeight) {
     this.#raw =
       (weight as unknown) instanceof RawGrad // a layer's own
@@ -150,7 +158,9 @@ disposable(LoraGrad.prototype);
 
 /** A trained tensor with its gradient, to which backward passes add. */
 export interface Trained {
+  /** The numbers themselves. */
   value: Tensor;
+  /** Their gradient, to which kernels add. */
   grad: Tensor;
 }
 
@@ -158,6 +168,7 @@ export interface Trained {
 export class LoraAdapter {
   /** Its name among the layer's adapters. */
   readonly name: string;
+  /** Inner dimension of B·A. */
   readonly rank: number;
   /** Whether the scaling is alpha/√rank. */
   readonly useRslora: boolean;
@@ -199,7 +210,10 @@ export class LoraAdapter {
     return this.#raw.scaling();
   }
 
-  /** A factor of the scaling, for what is recorded from now on; 1 at first. */
+  /**
+   * A factor of the scaling, for what is recorded from now on, the steps of a trainer among it; 1 at first. `savePeft` writes what the
+   * two make together, and a trainer's state is of that.
+   */
   get scale(): number {
     return this.#raw.scale();
   }
@@ -247,8 +261,11 @@ const tensorsOf = ({ weight, magnitude, loraBias, baseBias }: LoraAdapter) =>
  * first, whose name is `default`; those that are active take part and are trained.
  */
 export class LoraLinear {
+  /** The name of its module, which files call it by. */
   readonly name: string | undefined;
+  /** Width of the input. */
   readonly inFeatures: number;
+  /** Width of the output. */
   readonly outFeatures: number;
   /** How its first adapter started. */
   readonly init: AdapterInit;
@@ -356,7 +373,10 @@ export class LoraLinear {
     return this.#raw.adapters();
   }
 
-  /** The names of the adapters that take part and are trained; none leaves the base alone. */
+  /**
+   * The names of the adapters that take part in what is recorded from now on, and that optimizers and trainers made from now on
+   * train; none leaves the base alone. A trainer that is there refuses a step with others than it was made with.
+   */
   get active(): string[] {
     return this.#raw.active();
   }
@@ -417,6 +437,7 @@ export class LoraLinear {
     return this.grad.b;
   }
 
+  /** Inner dimension of the first active adapter's B·A. */
   get rank(): number {
     return this.adapter().rank;
   }

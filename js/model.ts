@@ -70,6 +70,7 @@ export interface MemoryEstimate {
   largest: number;
   /** The largest that the device allows. */
   limit: number;
+  /** Whether the total is within the budget, and the largest buffer within the limit. */
   fits: boolean;
   /** Options by which it would fit; empty where it does. */
   advice: string[];
@@ -306,6 +307,7 @@ disposable(CausalLM.prototype);
 
 /** Options of {@link LanguageTrainer}. */
 export interface LanguageTrainerOptions {
+  /** The update rule: `adamw()` or `sgd()`. */
   optimizer: OptimizerSpec;
   /** How the learning rate changes; default: it does not. */
   schedule?: ScheduleSpec;
@@ -334,7 +336,10 @@ export interface LanguageTrainOptions extends RunOptions {
     examples: readonly TokenExample[];
     /** Steps between two evaluations. */
     every: number;
-    /** End after this many evaluations without a new lowest loss; default: never. */
+    /**
+     * End after this many evaluations without a new lowest loss; default: never. The adapter is the last one then: to keep the best,
+     * have `logEvery` be `every`, and save it in the loop when a record's `validationLoss` is the lowest so far.
+     */
     patience?: number;
   };
 }

@@ -26,6 +26,7 @@ export interface ModelModule {
   kind?: "linear" | "embedding" | "other";
   /** Of an embedding the number of tokens, of another 1. */
   inFeatures: number;
+  /** Width of the output; of an embedding that of its vectors. */
   outFeatures: number;
   /** The output head, which `all-linear` leaves out. */
   isOutputHead?: boolean;
@@ -217,11 +218,15 @@ export class PeftModule {
   readonly name!: string;
   /** A kernel of 1×1 counts as linear. */
   readonly kind!: "linear" | "conv1x1" | "embedding";
+  /** Inner dimension of B·A. */
   readonly rank!: number;
+  /** Numerator of the scaling, as the configuration says it. */
   readonly alpha!: number;
   /** What B·A is multiplied with. */
   readonly scaling!: number;
+  /** Width of the input; of an embedding the number of tokens. */
   readonly inFeatures!: number;
+  /** Width of the output. */
   readonly outFeatures!: number;
   readonly #values: (part: number) => Float32Array | undefined;
 
@@ -261,7 +266,9 @@ export class PeftModule {
 export interface PeftTensor {
   /** Its key without `base_model.model.`, e.g. `lm_head.weight`. */
   name: string;
+  /** As safetensors calls it, such as `F32` or `BF16`. */
   dtype: string;
+  /** Its dimensions, the outermost first. */
   shape: number[];
   /** Its numbers. */
   values(): Float32Array;
@@ -291,6 +298,7 @@ const differ = (a: number, b: number): boolean => Math.abs(a - b) > 1e-6 * Math.
 
 /** An adapter in memory: everything that PEFT's two files hold. Made by {@link loadPeft} and the other functions here. */
 export class PeftAdapter {
+  /** The adapted modules, in the order of their names in the file. */
   readonly modules: readonly PeftModule[];
   /** All other tensors. */
   readonly tensors: readonly PeftTensor[];
@@ -510,6 +518,7 @@ export interface PeftModuleOptions {
   name: string;
   /** Default `"linear"`. */
   kind?: "linear" | "conv1x1" | "embedding";
+  /** Inner dimension of B·A. */
   rank: number;
   /** Default: the rank. The scaling is alpha/rank, or alpha/√rank where `config` or `like` say `use_rslora`. */
   alpha?: number;
@@ -543,6 +552,7 @@ export interface SavePeftOptions {
   plain?: boolean;
   /** Fields of the configuration to set, e.g. `{ task_type: "CAUSAL_LM" }`. Of layers `use_rslora` and `lora_dropout` are known. */
   config?: Record<string, unknown>;
+  /** Of all numbers in the file; default `"float32"`. */
   dtype?: WeightType;
 }
 

@@ -37,11 +37,15 @@ export interface ModelSource {
   onProgress?: (progress: ModelProgress) => void;
 }
 
+/** How far a model is loaded. */
 export interface ModelProgress {
+  /** Bytes so far. */
   loaded: number;
   /** Of a download whose length the server does not say, 0. */
   total: number;
+  /** The tensor that was just uploaded. */
   tensor?: string;
+  /** The file that is being downloaded. */
   file?: string;
 }
 

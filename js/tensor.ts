@@ -44,7 +44,9 @@ export const written = new WeakSet<Tensor>();
 
 /** A row-major tensor in GPU memory, of `float32` or, for labels, of `int32`. */
 export class Tensor {
+  /** Its dimensions, the outermost first. */
   readonly shape: readonly number[];
+  /** How messages and browser tools call it. */
   readonly label: string;
   #raw: RawTensor;
 

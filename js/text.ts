@@ -4,7 +4,9 @@ import { LoraError } from "./error.js";
 
 /** One message of a chat. */
 export interface ChatMessage {
+  /** Who speaks: `system`, `user`, `assistant` …; replies of `assistant` are learned. */
   role: string;
+  /** What is said. */
   content: string;
 }
 
@@ -13,7 +15,9 @@ export type TextExample = { prompt: string; completion: string } | { messages: C
 
 /** Token ids, and as many labels: the same ids where they are to be learned, −100 where not. */
 export interface TokenExample {
+  /** Token ids `[tokens]`. */
   inputIds: Int32Array;
+  /** Labels `[tokens]`, those of the tokens themselves: the trainer moves them to where they are predicted. */
   labels: Int32Array;
 }
 
@@ -21,6 +25,7 @@ export interface TokenExample {
 export interface LineError {
   /** From 1. */
   line: number;
+  /** What was expected there. */
   message: string;
 }
 
@@ -30,7 +35,7 @@ export interface TokenizeOptions {
   encode: (text: string) => readonly number[];
   /** Longer examples are cut off behind this many tokens. */
   maxTokens: number;
-  /** Put before each example. */
+  /** Put before each example, of a chat before what its template writes: leave it out where that begins with one itself. */
   bosTokenId?: number;
   /** Learned at the end of each completion or text. */
   eosTokenId?: number;
@@ -43,6 +48,7 @@ export interface TokenizeOptions {
 
 /** Examples, and what truncation dropped of them. */
 export interface TokenizedExamples {
+  /** What a {@link LanguageTrainer} trains on. */
   examples: TokenExample[];
   /** Examples that were cut off. */
   truncated: number;

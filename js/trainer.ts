@@ -14,7 +14,9 @@ import { lot, type RunOptions, type StepRecord, Training } from "./training.js";
 export interface TrainerOptions {
   /** The network, in order; at least one `LoraLinear`. */
   layers: readonly NetworkPart[];
+  /** What is made small: `mse()`, `bceWithLogits()` or `crossEntropy()`. */
   loss: LossSpec;
+  /** The update rule: `adamw()` or `sgd()`. */
   optimizer: OptimizerSpec;
   /** How the learning rate changes; default: it does not. */
   schedule?: ScheduleSpec;
@@ -58,7 +60,10 @@ export interface TrainOptions extends RunOptions {
     seed?: number;
     /** Steps between two evaluations. */
     every: number;
-    /** End after this many evaluations without a new lowest loss; default: never. */
+    /**
+     * End after this many evaluations without a new lowest loss; default: never. The adapter is the last one then: to keep the best,
+     * have `logEvery` be `every`, and save it in the loop when a record's `validationLoss` is the lowest so far.
+     */
     patience?: number;
   };
 }

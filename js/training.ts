@@ -61,6 +61,7 @@ export interface StepRecord {
   gradNorm: number;
   /** Learning rate of the last step. */
   lr: number;
+  /** Tokens that went through the model each second, without the consumer's time. */
   tokensPerSecond: number;
   /** Steps among these whose loss or gradients were not finite, so that they updated nothing. */
   skipped: number;

@@ -49,9 +49,9 @@ const hear = {
     const details = [text.compiling(compiling)];
     if (left && !missed) details.push(text.cut(left));
     if (results.length > run + missed) details.push(text.others(results.length - run - missed));
-    $("status").textContent = text.done(run, failures, missed, seconds);
+    report.summary = $("status").textContent = text.done(run, failures, missed, seconds);
     $("details").textContent = details.join(" ");
-    report.verdict = `${$("status").textContent} ${$("details").textContent}`;
+    report.verdict = [report.summary, ...details].join(" ");
     $("progress").value = 1;
     $("status").classList.add(failures ? "warn" : "good");
     $("start").textContent = text.start;
@@ -128,7 +128,7 @@ $("rest").onclick = () => check("rest");
 $("copy").onclick = async () => {
   try {
     await navigator.clipboard.writeText(markdown());
-    $("status").textContent = text.copied;
+    $("status").textContent = `${report.summary} ${text.copied}`;
   } catch (error) {
     complain(site.unexpected(error));
   }

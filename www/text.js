@@ -128,7 +128,7 @@ export const check = {
   stop: "Stop",
   rest: "Run everything else, too",
   copy: "Copy the report",
-  copied: "Copied.",
+  copied: "The report is copied.",
   controls: "Check",
   kernels: "Kernels",
   caption: "Each kernel’s worst error over all its shapes, as a share of what its rounding may err by; the time of its fastest run, from recording to having read the result.",

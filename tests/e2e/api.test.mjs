@@ -143,7 +143,7 @@ inPage("wrong lengths and shapes name the tensor, what was expected and what cam
   assert.equal(dispatches, 0, "what fails records nothing");
 });
 
-inPage("numbers out of range and unknown options", async () => {
+inPage("numbers out of range and unknown options are refused by their names", async () => {
   const result = {};
   const options = { inFeatures: 6, outFeatures: 3, rank: 2, weight: numbers(18, 1) };
   const layer = (more) => failure(() => new LoraLinear(gpu, { ...options, ...more }));
@@ -180,7 +180,7 @@ inPage("numbers out of range and unknown options", async () => {
   return result;
 }, refused);
 
-inPage("a tensor of another Gpu, one buffer read and written, sizes above the limits", async () => {
+inPage("a tensor of another Gpu, one buffer read and written, and sizes above the limits are refused, each with its code", async () => {
   const result = {};
   const other = await Gpu.request();
   const y = tensor("y", [4, 4], numbers(16, 1)), output = tensor("output", [4, 4]), foreign = new Tensor(other, { label: "stranger", shape: [4, 4] });
@@ -213,7 +213,7 @@ inPage("a tensor of another Gpu, one buffer read and written, sizes above the li
   assert.deepEqual(output, y.map((value) => 2 * value));
 });
 
-inPage("use after dispose(), which may be called twice", async () => {
+inPage("use after dispose() is refused with code disposed, and dispose() may be called twice", async () => {
   const result = {};
   const layer = new LoraLinear(gpu, { inFeatures: 4, outFeatures: 4, rank: 2, weight: numbers(16, 1) });
   const optimizer = new Optimizer(gpu, { layers: [layer], optimizer: adamw() });

@@ -292,7 +292,7 @@ inPage("a buffer that does not fit is refused by name", async () => {
   assert.deepEqual(sum, expected);
 });
 
-inPage("a device that is lost, that is none, or that has lower limits than the kernels need", async () => {
+inPage("a device that is lost, that is none, or that has lower limits than the kernels need is refused", async () => {
   const result = {};
   const gone = await makeHost();
   gone.device.destroy();
@@ -373,7 +373,7 @@ inPage("a Gpu's own device serves another library", async () => {
   assert.equal(usage, 0x80 | 0x4 | 0x8);
 });
 
-test("in a Web Worker too", () => onPage(browser, `${server.url}tests/e2e/bare.html`, {}, async (page) => {
+test("a page's device and buffers are used in place in a Web Worker, too", () => onPage(browser, `${server.url}tests/e2e/bare.html`, {}, async (page) => {
   const source = `
     import { Gpu, Tensor } from "${server.url}dist/index.js";
     const device = await (await navigator.gpu.requestAdapter()).requestDevice();

@@ -417,52 +417,73 @@ inPage("examples that are packed into rows learn the same in fewer tokens", asyn
   }
 });
 
-inPage("a language model's training is run as any other: its records, its end, its data, its place", async () => {
+inPage("a language model's training gives a record every logEvery steps and at the end, with the loss over what is kept for validation", async () => {
+  const model = await L.CausalLM.load(gpu, await source());
+  model.addAdapter({ rank: 2, seed: 3 });
+  const trainer = new L.LanguageTrainer(model, { optimizer: L.adamw({ lr: 1e-2 }), batchSize: 2, seed: 5 });
+  const examples = examplesOf([5, 9, 7, 4, 6]), kept = examples.slice(1, 3);
+  const records = await collect(trainer.train(examples, { logEvery: 2, validation: { examples: kept, every: 3 } }));
+  const { loss } = await trainer.evaluate(kept);
+  trainer.dispose();
+  model.dispose();
+  return { records, loss };
+}, undefined, ({ records, loss }) => {
+  assert.deepEqual(records.map(({ step, total }) => [step, total]), [[2, 3], [3, 3]]);
+  assert.ok(records.every(({ skipped, notFinite, nothingCounted, tokensPerSecond }) => skipped === 0 && notFinite.length === 0 && nothingCounted === 0 && tokensPerSecond > 0));
+  assert.deepEqual(records.map(({ validationLoss }) => validationLoss), [undefined, loss]);
+});
+
+inPage("a language model's state is refused by trainers of other batches, and its place stays until there is a step; the rest has the same bits", async () => {
   const examples = examplesOf([5, 9, 7, 4, 6]);
   const begin = async (more) => {
     const model = await L.CausalLM.load(gpu, await source());
     model.addAdapter({ rank: 2, seed: 3 });
     return { model, trainer: new L.LanguageTrainer(model, { optimizer: L.adamw({ lr: 1e-2 }), batchSize: 2, seed: 5, ...more }) };
   };
-  const one = await begin(), straight = await begin();
+  const one = await begin(), straight = await begin(), later = await begin();
   await collect(straight.trainer.train(examples, { epochs: 3 }));
-  const submits = gpu.stats().submits;
-  const records = await collect(one.trainer.train(examples, { logEvery: 2, validation: { examples: examples.slice(1, 3), every: 3 } }));
+  await collect(one.trainer.train(examples));
   const state = await one.trainer.saveState();
+  const kind = async (promise) => (await code(promise)).split(":")[0];
   const refused = {};
   for (const more of [{ batchSize: 1 }, { gradientAccumulation: 2 }, { packTo: 16 }]) {
     const other = await begin(more);
     other.trainer.loadState(state);
-    refused[Object.keys(more)[0]] = (await code(other.trainer.train(examples, { epochs: 3 }).next())).split(":")[0];
+    refused[Object.keys(more)[0]] = await kind(other.trainer.train(examples, { epochs: 3 }).next());
     for (const each of Object.values(other)) each.dispose();
   }
-  // What does not come to a first step leaves the place where it is.
-  const later = await begin();
   later.trainer.loadState(state);
   const aborted = await collect(later.trainer.train(examples, { epochs: 3, signal: AbortSignal.abort() }));
   const unknown = examples.map(({ labels }) => ({ inputIds: labels.map(() => 1e6), labels }));
-  const bad = (await code(later.trainer.train(unknown, { epochs: 3 }).next())).split(":")[0];
-  const signal = (await code(later.trainer.train(examples, { signal: {} }).next())).split(":")[0];
+  const bad = await kind(later.trainer.train(unknown, { epochs: 3 }).next());
+  const signal = await kind(later.trainer.train(examples, { signal: {} }).next());
   const rest = await collect(later.trainer.train(examples, { epochs: 3, logEvery: 100 }));
   const weights = async ({ model }) => String((await model.saveAdapter()).weights);
   const same = (await weights(later)) === (await weights(straight));
-  const second = one.trainer.train(examples, { epochs: 2 });
-  await second.next();
-  const busy = (await code(one.trainer.train(examples).next())).split(":")[0];
-  one.trainer.dispose();
-  const waited = await code(second.next());
-  await second.return();
-  const disposed = (await code(one.trainer.evaluate(examples))).split(":")[0];
   for (const { model, trainer } of [one, straight, later]) { trainer.dispose(); model.dispose(); }
-  return { records, submits, refused, aborted: aborted.length, bad, signal, steps: rest.at(-1).step, same, busy, waited, disposed };
-}, undefined, ({ records, refused, aborted, bad, signal, steps, same, busy, waited, disposed }) => {
-  assert.deepEqual(records.map(({ step, total }) => [step, total]), [[2, 3], [3, 3]]);
-  assert.ok(records.every(({ skipped, notFinite, nothingCounted, tokensPerSecond }) => skipped === 0 && notFinite.length === 0 && nothingCounted === 0 && tokensPerSecond > 0));
-  assert.ok(records[1].validationLoss > 0);
+  return { refused, aborted: aborted.length, bad, signal, steps: rest.at(-1).step, same };
+}, undefined, ({ refused, same, ...rest }) => {
   assert.deepEqual(refused, { batchSize: "checkpoint", gradientAccumulation: "checkpoint", packTo: "checkpoint" });
-  assert.deepEqual([aborted, bad, signal, steps, busy, waited, disposed], [0, "invalid-argument", "invalid-argument", 9, "busy", "success", "disposed"]);
+  assert.deepEqual(rest, { aborted: 0, bad: "invalid-argument", signal: "invalid-argument", steps: 9 });
   assert.ok(same, "the bits of a training without interruption");
 });
+
+inPage("a second training of a language model's trainer is refused as busy, and dispose() waits for the one under way", async () => {
+  const model = await L.CausalLM.load(gpu, await source());
+  model.addAdapter({ rank: 2, seed: 3 });
+  const trainer = new L.LanguageTrainer(model, { optimizer: L.adamw({ lr: 1e-2 }), batchSize: 2 });
+  const examples = examplesOf([5, 9, 7, 4, 6]);
+  const first = trainer.train(examples, { epochs: 2 });
+  await first.next();
+  const kind = async (promise) => (await code(promise)).split(":")[0];
+  const busy = await kind(trainer.train(examples).next());
+  trainer.dispose();
+  const waited = await kind(first.next());
+  await first.return();
+  const disposed = await kind(trainer.evaluate(examples));
+  model.dispose();
+  return { busy, waited, disposed };
+}, undefined, (result) => assert.deepEqual(result, { busy: "busy", waited: "success", disposed: "disposed" }));
 
 inPage("ragged examples need few shapes, and orders differ by seed and epoch", async () => {
   const model = await L.CausalLM.load(gpu, await source());

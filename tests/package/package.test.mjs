@@ -200,15 +200,15 @@ for (const [name, path] of [["7", join(tools, "vite-7")], ["8", join(root, "node
       }
     };
     await dev({ optimizeDeps: { exclude: ["lora-webgpu"] } }, works);
-    // As it comes: works, or says what to do.
+    // As it comes, 8 finds the wasm; 7 moves the script away from it, which the error says, with both cures.
+    writeFileSync(join(folder, "address.js"), 'export { default } from "lora-webgpu/lora_webgpu_bg.wasm?url";');
     await dev({}, (url) => onPage(browser, url, {}, async (own) => {
       await own.waitForFunction(() => globalThis.done);
       const found = await own.evaluate(() => globalThis.done);
-      console.log(`# Vite ${version} in development without optimizeDeps.exclude: ${found.code ?? "works"}`);
-      if (!found.code) return assert.deepEqual(found, RESULT);
+      if (name !== "7") return assert.deepEqual(found, RESULT);
       assert.equal(found.code, "wasm-load");
       assert.match(found.message, /HTML.*optimizeDeps\.exclude: \["lora-webgpu"\].*init\(url\)/);
-      await own.evaluate(async (address) => { await init(address); }, "/node_modules/lora-webgpu/dist/wasm/lora_webgpu_bg.wasm"); // the other cure
+      await own.evaluate(async () => init((await import(new URL("/address.js", location.href))).default));
       assert.deepEqual(await own.evaluate(() => again()), RESULT);
     }));
     const outDir = join(folder, `built-by-vite-${name}`);

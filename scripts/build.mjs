@@ -6,6 +6,7 @@ import { pathToFileURL } from "node:url";
 import { gzipSync } from "node:zlib";
 import { writeDocs } from "./docs.mjs";
 import { budgets, locked, main, must, root, rust, say, seconds, stop, target, targetDir, tool, toolDir } from "./lib.mjs";
+import { nameByLikeness, shortenImports } from "./shrink.mjs";
 
 // What rustc's wasm32 target emits since 1.87, and every browser with WebGPU understands.
 const FEATURES = ["bulk-memory", "bulk-memory-opt", "multivalue", "mutable-globals", "nontrapping-float-to-int", "reference-types", "sign-ext"];
@@ -21,8 +22,12 @@ export async function build() {
     rmSync(folder, { recursive: true, force: true });
     await must(bindgen, ["--target", "web", "--out-dir", folder, "--out-name", name, wasm]);
     const path = join(folder, `${name}_bg.wasm`);
+    const optimize = (...options) => node("binaryen/bin/wasm-opt", ...options, ...FEATURES.map((name) => `--enable-${name}`), path, "-o", path);
     // A function inlined into its only caller makes the file smaller, but what gzip leaves of it larger (by 5 %).
-    await node("binaryen/bin/wasm-opt", "--one-caller-inline-max-function-size", "0", "-Oz", "--converge", "--strip-producers", ...FEATURES.map((name) => `--enable-${name}`), path, "-o", path);
+    await optimize("--one-caller-inline-max-function-size", "0", "-Oz", "--converge", "--strip-producers");
+    shortenImports(path, join(folder, `${name}.js`));
+    nameByLikeness(path);
+    await optimize("--reorder-functions-by-name");
   };
 
   say("Compiling the crate to WebAssembly.");

@@ -47,8 +47,9 @@ export async function build() {
   if (existsSync(join(root, "js/index.ts"))) {
     say("Compiling the public classes (js/, TypeScript).");
     await node("typescript/bin/tsc", "-p", root);
-    // Without comments, which the declarations have, but by their names, which errors say.
-    for (const name of readdirSync(dist)) if (name.endsWith(".js")) minify(join(dist, name), { mangle: false, compress: false });
+    // Without comments, which the declarations have, but by the names of classes, which errors say.
+    const keepNames = { class: true, function: true };
+    for (const name of readdirSync(dist)) if (name.endsWith(".js")) minify(join(dist, name), { mangle: { keepNames }, compress: { keepNames } });
   }
   if (site) {
     say("Building the site (www/ and docs/, Vite).");

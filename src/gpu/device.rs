@@ -344,7 +344,7 @@ impl Gpu {
     /// Compiles `source` in place of the kernel's own on its first use: for tests that a wrong shader is caught.
     #[doc(hidden)]
     pub fn replace_shader(&self, kernel: &str, source: String) {
-        self.0.pipelines.borrow_mut().replaced.insert(kernel.into(), source);
+        self.0.pipelines.borrow_mut().replaced.push((kernel.into(), source));
     }
 
     /// Binds `counts`, to be read and written, behind the parameters of all kernels that are compiled from now on: for tests

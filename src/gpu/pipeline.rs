@@ -69,29 +69,43 @@ pub(crate) struct Pipeline {
 
 type Range = (u64, u64, u64); // storage id, offset, size
 
-/// Compiled pipelines by kernel name, and bind groups by kernel and buffer ranges.
+/// Compiled pipelines by kernel, a hundred at most, and bind groups by kernel and buffer ranges.
 #[derive(Default)]
 pub(crate) struct Pipelines {
-    compiled: HashMap<&'static str, Pipeline>,
+    compiled: Vec<(&'static Kernel, Pipeline)>,
     bind_groups: HashMap<(&'static str, Vec<Range>), wgpu::BindGroup>,
     /// Other sources to compile, by kernel name: how the tests prove that they catch a wrong shader.
-    pub replaced: HashMap<String, String>,
+    pub replaced: Vec<(String, String)>,
 }
 
 impl Pipelines {
     /// The kernel's pipeline, compiled on first use.
     pub fn compile(&mut self, gpu: &Gpu, kernel: &'static Kernel) -> &Pipeline {
-        self.compiled.entry(kernel.name).or_insert_with(|| {
+        let known = self.place(kernel).unwrap_or_else(|| {
             gpu.count(|s| s.pipelines += 1);
-            compile(gpu, kernel, self.replaced.get(kernel.name).cloned())
-        })
+            self.compiled.push((kernel, self.make(gpu, kernel)));
+            self.compiled.len() - 1
+        });
+        &self.compiled[known].1
+    }
+
+    fn place(&self, kernel: &Kernel) -> Option<usize> {
+        self.compiled.iter().position(|(known, _)| std::ptr::eq(*known, kernel))
+    }
+
+    fn make(&self, gpu: &Gpu, kernel: &'static Kernel) -> Pipeline {
+        let replaced = self.replaced.iter().rev().find(|(name, _)| name == kernel.name);
+        compile(gpu, kernel, replaced.map(|(_, text)| text.clone()))
     }
 
     /// Those of `kernels` that are not compiled, each once.
     pub fn missing(&self, kernels: impl Iterator<Item = &'static Kernel>) -> Vec<&'static Kernel> {
-        let mut missing: Vec<_> = kernels.filter(|kernel| !self.compiled.contains_key(kernel.name)).collect();
-        missing.sort_unstable_by_key(|kernel| kernel.name);
-        missing.dedup_by_key(|kernel| kernel.name);
+        let mut missing: Vec<&Kernel> = Vec::new();
+        for kernel in kernels {
+            if self.place(kernel).is_none() && !missing.iter().any(|&known| std::ptr::eq(known, kernel)) {
+                missing.push(kernel);
+            }
+        }
         missing
     }
 
@@ -103,7 +117,7 @@ impl Pipelines {
             if keep {
                 self.compile(gpu, kernel);
             } else {
-                compile(gpu, kernel, self.replaced.get(kernel.name).cloned());
+                self.make(gpu, kernel);
             }
         }
         missing.len()
@@ -118,7 +132,7 @@ impl Pipelines {
         params: &wgpu::Buffer,
     ) -> wgpu::BindGroup {
         let key = (kernel.name, ranges.iter().map(|(p, size)| (p.storage.id, p.offset, *size)).collect());
-        let layout = &self.compiled[kernel.name].layout;
+        let layout = self.compile(gpu, kernel).layout.clone();
         self.bind_groups
             .entry(key)
             .or_insert_with(|| {
@@ -143,7 +157,7 @@ impl Pipelines {
                     .collect();
                 gpu.device().create_bind_group(&wgpu::BindGroupDescriptor {
                     label: Some(kernel.name),
-                    layout,
+                    layout: &layout,
                     entries: &entries,
                 })
             })
@@ -187,7 +201,7 @@ fn compile(gpu: &Gpu, kernel: &'static Kernel, replaced: Option<String>) -> Pipe
         })
         .collect();
     // Browsers want to be told of the extension; naga does not know the word.
-    let source = match cfg!(target_arch = "wasm32") && source.contains("quadSwap") {
+    let source = match cfg!(target_arch = "wasm32") && source.as_bytes().windows(8).any(|word| word == b"quadSwap") {
         true => format!("enable subgroups;\n{source}"),
         false => source,
     };

@@ -161,9 +161,9 @@ impl Parser<'_> {
 
     /// Puts a step before others, whose targets move on.
     fn insert(&mut self, at: usize, step: Step) -> Result<()> {
-        self.push(Step::Start)?;
-        self.steps[at..].rotate_right(1);
-        self.steps[at] = step;
+        self.push(step)?;
+        let last = self.steps.len() - 1;
+        (at..last).rev().for_each(|i| self.steps.swap(i, i + 1));
         let moved = |to: &mut usize| *to += usize::from(*to >= at);
         for step in &mut self.steps[at + 1..] {
             match step {

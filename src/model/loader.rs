@@ -73,7 +73,7 @@ pub fn gguf_sources(file: usize, header: &GgufHeader) -> Vec<SourceTensor> {
     let source = |tensor: &crate::io::gguf::GgufTensor| {
         let name = model_tensor(&tensor.name);
         SourceTensor {
-            paired: llama && (name.contains(".q_proj.") || name.contains(".k_proj.")),
+            paired: llama && name.split('.').any(|part| part == "q_proj" || part == "k_proj"),
             name,
             shape: tensor.shape.clone(),
             file,

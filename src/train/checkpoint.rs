@@ -1,6 +1,5 @@
 //! A training's whole state as one safetensors file, so that it goes on with the same bits.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 
 use super::language::LanguageTrainer;
@@ -108,7 +107,7 @@ struct Saved<'a> {
 
 impl Saved<'_> {
     fn save(&self, attempts: u64, position: Position, note: &str) -> impl Future<Output = Result<Vec<u8>>> + use<> {
-        let mut metadata = self.description();
+        let mut metadata = Vec::from(self.description());
         metadata.extend([
             ("attempts", attempts.to_string()),
             ("batch", position.batch.to_string()),
@@ -186,14 +185,14 @@ impl Saved<'_> {
     }
 
     /// What must be the same in a checkpoint.
-    fn description(&self) -> BTreeMap<&'static str, String> {
-        BTreeMap::from([
+    fn description(&self) -> [(&'static str, String); 5] {
+        [
             ("format", FORMAT.into()),
             ("layers", self.layers.clone()),
             ("loss", self.loss.clone()),
             ("optimizer", self.optimizer.fingerprint()),
             ("seed", self.seed.to_string()),
-        ])
+        ]
     }
 
     /// What the bits of a step depend on besides: the kernels with their constants, and what runs them.

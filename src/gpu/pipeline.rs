@@ -1,7 +1,5 @@
 //! Kernels, their compiled pipelines, bind groups and parameters, each made once.
 
-use std::collections::HashMap;
-
 use super::device::{Gpu, Profile};
 use super::tensor::{ALIGN, Place};
 
@@ -62,31 +60,33 @@ impl Kernel {
     }
 }
 
+/// What a kernel became on this device.
 pub(crate) struct Pipeline {
     layout: wgpu::BindGroupLayout,
     pub pipeline: wgpu::ComputePipeline,
+    /// By the ranges that they bind, in order: where one is added seldom, a search costs less than hashing, also of the wasm.
+    bind_groups: Vec<(Vec<Range>, wgpu::BindGroup)>,
 }
 
 type Range = (u64, u64, u64); // storage id, offset, size
 
-/// Compiled pipelines by kernel, a hundred at most, and bind groups by kernel and buffer ranges.
+/// Compiled pipelines by kernel: a hundred at most.
 #[derive(Default)]
 pub(crate) struct Pipelines {
     compiled: Vec<(&'static Kernel, Pipeline)>,
-    bind_groups: HashMap<(&'static str, Vec<Range>), wgpu::BindGroup>,
     /// Other sources to compile, by kernel name: how the tests prove that they catch a wrong shader.
     pub replaced: Vec<(String, String)>,
 }
 
 impl Pipelines {
     /// The kernel's pipeline, compiled on first use.
-    pub fn compile(&mut self, gpu: &Gpu, kernel: &'static Kernel) -> &Pipeline {
+    pub fn compile(&mut self, gpu: &Gpu, kernel: &'static Kernel) -> &mut Pipeline {
         let known = self.place(kernel).unwrap_or_else(|| {
             gpu.count(|s| s.pipelines += 1);
             self.compiled.push((kernel, self.make(gpu, kernel)));
             self.compiled.len() - 1
         });
-        &self.compiled[known].1
+        &mut self.compiled[known].1
     }
 
     fn place(&self, kernel: &Kernel) -> Option<usize> {
@@ -131,46 +131,39 @@ impl Pipelines {
         ranges: &[(Place, u64)],
         params: &wgpu::Buffer,
     ) -> wgpu::BindGroup {
-        let key = (kernel.name, ranges.iter().map(|(p, size)| (p.storage.id, p.offset, *size)).collect());
-        let layout = self.compile(gpu, kernel).layout.clone();
-        self.bind_groups
-            .entry(key)
-            .or_insert_with(|| {
-                gpu.count(|s| s.bind_groups += 1);
-                let bind = |buffer, offset, size| {
-                    wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                        buffer,
-                        offset,
-                        size: wgpu::BufferSize::new(size),
-                    })
-                };
-                let mut resources: Vec<_> =
-                    ranges.iter().map(|(p, size)| bind(&p.storage.buffer, p.offset, *size)).collect();
-                resources.push(bind(params, 0, ALIGN));
-                #[cfg(not(target_arch = "wasm32"))]
-                let counts = gpu.0.counts.borrow();
-                #[cfg(not(target_arch = "wasm32"))]
-                resources.extend(counts.as_ref().map(wgpu::Buffer::as_entire_binding));
-                let entries: Vec<_> = (0..)
-                    .zip(resources)
-                    .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
-                    .collect();
-                gpu.device().create_bind_group(&wgpu::BindGroupDescriptor {
-                    label: Some(kernel.name),
-                    layout: &layout,
-                    entries: &entries,
-                })
-            })
-            .clone()
+        let key: Vec<Range> = ranges.iter().map(|(p, size)| (p.storage.id, p.offset, *size)).collect();
+        let Pipeline { layout, bind_groups, .. } = self.compile(gpu, kernel);
+        let place = match bind_groups.binary_search_by(|(known, _)| known.cmp(&key)) {
+            Ok(place) => return bind_groups[place].1.clone(),
+            Err(place) => place,
+        };
+        gpu.count(|s| s.bind_groups += 1);
+        let bind = |buffer, offset, size| {
+            wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size: wgpu::BufferSize::new(size) })
+        };
+        let mut resources: Vec<_> = ranges.iter().map(|(p, size)| bind(&p.storage.buffer, p.offset, *size)).collect();
+        resources.push(bind(params, 0, ALIGN));
+        #[cfg(not(target_arch = "wasm32"))]
+        let counts = gpu.0.counts.borrow();
+        #[cfg(not(target_arch = "wasm32"))]
+        resources.extend(counts.as_ref().map(wgpu::Buffer::as_entire_binding));
+        let entries: Vec<_> =
+            (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
+        let descriptor = wgpu::BindGroupDescriptor { label: Some(kernel.name), layout, entries: &entries };
+        let bind_group = gpu.device().create_bind_group(&descriptor);
+        bind_groups.insert(place, (key, bind_group.clone()));
+        bind_group
     }
 
     /// Drops the bind groups of a destroyed buffer.
     pub fn forget(&mut self, storage_id: u64) {
-        self.bind_groups.retain(|(_, ranges), _| ranges.iter().all(|r| r.0 != storage_id));
+        for (_, pipeline) in &mut self.compiled {
+            pipeline.bind_groups.retain(|(ranges, _)| ranges.iter().all(|r| r.0 != storage_id));
+        }
     }
 
     fn forget_all_bind_groups(&mut self) {
-        self.bind_groups.clear();
+        self.compiled.iter_mut().for_each(|(_, pipeline)| pipeline.bind_groups.clear());
     }
 }
 
@@ -229,13 +222,14 @@ fn compile(gpu: &Gpu, kernel: &'static Kernel, replaced: Option<String>) -> Pipe
         compilation_options: wgpu::PipelineCompilationOptions { constants: &constants, ..Default::default() },
         cache: None,
     });
-    Pipeline { layout, pipeline }
+    Pipeline { layout, pipeline, bind_groups: Vec::new() }
 }
 
 /// The uniform arena: one slot of 256 bytes for each distinct `Params` value, so that a steady step uploads none.
 pub(crate) struct Params {
     pub buffer: wgpu::Buffer,
-    slots: HashMap<Box<[u8]>, u32>,
+    /// By their bytes, in order.
+    slots: Vec<(Box<[u8]>, u32)>,
 }
 
 const FIRST_SLOTS: u64 = 256;
@@ -245,7 +239,7 @@ const MOST_SLOTS: u64 = 8192;
 
 impl Params {
     pub fn new(device: &wgpu::Device) -> Params {
-        Params { buffer: Params::allocate(device, FIRST_SLOTS), slots: HashMap::new() }
+        Params { buffer: Params::allocate(device, FIRST_SLOTS), slots: Vec::new() }
     }
 
     fn allocate(device: &wgpu::Device, slots: u64) -> wgpu::Buffer {
@@ -277,13 +271,14 @@ impl Params {
 
     /// The dynamic offset of `value`, uploaded unless it is there already.
     pub fn offset(&mut self, gpu: &Gpu, value: &[u8]) -> u32 {
-        if let Some(&slot) = self.slots.get(value) {
-            return slot * ALIGN as u32;
-        }
+        let place = match self.slots.binary_search_by(|(known, _)| (**known).cmp(value)) {
+            Ok(place) => return self.slots[place].1 * ALIGN as u32,
+            Err(place) => place,
+        };
         let slot = self.slots.len() as u32;
         gpu.queue().write_buffer(&self.buffer, u64::from(slot) * ALIGN, value);
         gpu.count(|s| s.uploaded_bytes += value.len() as u64);
-        self.slots.insert(value.into(), slot);
+        self.slots.insert(place, (value.into(), slot));
         slot * ALIGN as u32
     }
 }

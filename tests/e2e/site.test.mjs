@@ -322,6 +322,28 @@ test("Check my GPU: a device that computes wrongly is found out, and the page sa
   }
 });
 
+// As some browsers hide it; the package then times both kinds of kernels.
+test("Check my GPU runs what the package would choose where the adapter does not say what it is", async () => {
+  await on("check.html", {}, async (page) => {
+    await page.route(/check\.worker.*\.js$/, async (route) => {
+      const response = await route.fetch();
+      const silent = `for (const [type, name] of [[GPUAdapter, "info"], [GPUDevice, "adapterInfo"]])
+        Object.defineProperty(type.prototype, name, { value: { vendor: "", architecture: "", device: "", description: "" } });\n`;
+      await route.fulfill({ response, body: silent + await response.text() });
+    });
+    await page.goto(`${server.url}check.html`);
+    await state(page, "ready");
+    await page.click("#start");
+    await page.waitForFunction(() => gpuCheck.report().results.some(({ shapes }) => shapes), undefined, POLL);
+    await page.click("#start");
+    await state(page, "done");
+    const { profile, facts, results } = await page.evaluate(() => gpuCheck.report());
+    assert.deepEqual([profile, facts.isSoftware, facts.vendor], ["software", false, ""]);
+    const chosen = results.filter(({ chosen }) => chosen).map(({ name }) => name);
+    assert.ok(chosen.includes("base/linear_quad") && chosen.includes("nn/attention") && !chosen.includes("nn/attention_tiled"));
+  });
+});
+
 test("Check my GPU without WebGPU says what is needed", async () => {
   await on("check.html", {}, async (page, errors) => {
     await page.route(/check\.worker.*\.js$/, async (route) => {

@@ -20,26 +20,9 @@ const READS: u32 = 8; // of B by one invocation: 4 · LANES · RANKS / (LANES ·
 // First rows of B [RANKS, 4·LANES + 1], then sums [RANKS, TOKENS, LANES] of one of the EACH tokens.
 var<workgroup> pool: array<f32, RANKS * TOKENS * LANES>;
 
-// Adds up what the invocations have of the ith of their EACH tokens.
-fn finish(index: u32, part: array<f32, RANKS>, i: u32, first_token: u32, first_rank: u32) {
-    var own = part;
-    workgroupBarrier();
-    for (var r = 0u; r < RANKS; r++) {
-        pool[r * TOKENS * LANES + index] = own[r];
-    }
-    workgroupBarrier();
-    for (var e = index; e < TOKENS * RANKS; e += LANES * TOKENS) {
-        let first = (e % RANKS * TOKENS + e / RANKS) * LANES;
-        var total = 0.0;
-        for (var lane = 0u; lane < LANES; lane++) {
-            total += pool[first + (lane + e) % LANES]; // each from another bank
-        }
-        let token = first_token + e / RANKS * EACH + i;
-        let rank = first_rank + e % RANKS;
-        if token < params.tokens && rank < params.rank {
-            dh[token * params.rank + rank] = total;
-        }
-    }
+// v[i], by selection: an index that is no constant would move all sums to slower memory.
+fn component(v: vec4f, i: u32) -> f32 {
+    return select(select(v.x, v.y, i == 1), select(v.z, v.w, i == 3), i >= 2);
 }
 
 @compute @workgroup_size(LANES, TOKENS)
@@ -100,25 +83,25 @@ fn main(
             }
         }
     }
-    var part: array<f32, RANKS>;
-    for (var r = 0u; r < RANKS / 2; r++) {
-        part[r] = low[r].x;
-        part[RANKS / 2 + r] = high[r].x;
+    // Of one of the EACH tokens after the other: its ranks' sums, added up over the invocations.
+    for (var i = 0u; i < min(EACH, params.tokens); i++) {
+        workgroupBarrier();
+        for (var r = 0u; r < RANKS / 2; r++) {
+            pool[r * TOKENS * LANES + index] = component(low[r], i);
+            pool[(RANKS / 2 + r) * TOKENS * LANES + index] = component(high[r], i);
+        }
+        workgroupBarrier();
+        for (var e = index; e < TOKENS * RANKS; e += LANES * TOKENS) {
+            let first = (e % RANKS * TOKENS + e / RANKS) * LANES;
+            var total = 0.0;
+            for (var lane = 0u; lane < LANES; lane++) {
+                total += pool[first + (lane + e) % LANES]; // each from another bank
+            }
+            let token = first_token + e / RANKS * EACH + i;
+            let rank = first_rank + e % RANKS;
+            if token < params.tokens && rank < params.rank {
+                dh[token * params.rank + rank] = total;
+            }
+        }
     }
-    finish(index, part, 0, first_token, first_rank);
-    for (var r = 0u; r < RANKS / 2; r++) {
-        part[r] = low[r].y;
-        part[RANKS / 2 + r] = high[r].y;
-    }
-    finish(index, part, 1, first_token, first_rank);
-    for (var r = 0u; r < RANKS / 2; r++) {
-        part[r] = low[r].z;
-        part[RANKS / 2 + r] = high[r].z;
-    }
-    finish(index, part, 2, first_token, first_rank);
-    for (var r = 0u; r < RANKS / 2; r++) {
-        part[r] = low[r].w;
-        part[RANKS / 2 + r] = high[r].w;
-    }
-    finish(index, part, 3, first_token, first_rank);
 }

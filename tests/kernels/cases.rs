@@ -1244,8 +1244,8 @@ pub static SPECS: &[Spec] = &[
         ("dh transposed", "dh[token * params.rank + rank]", "dh[rank * params.tokens + token]"),
         ("B's rows on each other", "b[o * params.rank", "b[o"),
         ("two rows of B swapped", "low[r] += pool[at + LANES] * part[1]", "low[r] += pool[at + LANES] * part[2]"),
-        ("one token twice", "= low[r].z", "= low[r].y"),
-        ("the upper ranks left out", "r < RANKS; r++) {\n        pool", "r < RANKS / 2; r++) {\n        pool"),
+        ("one token twice", "select(v.z, v.w, i == 3)", "select(v.w, v.w, i == 3)"),
+        ("the upper ranks left out", "component(high[r], i)", "0.0"),
     ]),
     spec!(lora / grad_dh_gemv, ONE_TOKEN 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "k < params.out_features;", "k + 1 < params.out_features;"),
@@ -1288,8 +1288,8 @@ pub static SPECS: &[Spec] = &[
         ("h transposed", "h[token * params.rank + rank]", "h[rank * params.tokens + token]"),
         ("A's rows on each other", "params.rank - 1) * params.in_features", "params.rank - 1)"),
         ("two columns swapped", "low[r] += pool[at + LANES] * part[1]", "low[r] += pool[at + LANES] * part[2]"),
-        ("one token twice", "= low[r].z", "= low[r].y"),
-        ("the upper ranks left out", "r < RANKS; r++) {\n        pool", "r < RANKS / 2; r++) {\n        pool"),
+        ("one token twice", "select(v.z, v.w, i == 3)", "select(v.w, v.w, i == 3)"),
+        ("the upper ranks left out", "component(high[r], i)", "0.0"),
     ]),
     spec!(lora / project_a_gemv, ONE_TOKEN 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "k < params.in_features;", "k + 1 < params.in_features;"),

@@ -1,7 +1,7 @@
 // node benches/report.mjs [results.jsonl …] [--gpu gpu.json [--torch torch.json]]: takes what benches reported on a GPU into the docs'
 // data, and writes the tables of docs/performance.md from it.
 //   results.jsonl  pages of the bench in Chromium, into docs/performance.json: a line is { page, set, report }; the page's name begins
-//                  with the library's letter (o ours, j jax-js, t TensorFlow.js), `report` is that of benches/peers/page.html
+//                  with the library's letter (o ours, u ours with each batch uploaded, j jax-js, t TensorFlow.js), `report` is that of benches/peers/page.html
 //   gpu.json       of npm run bench:gpu -- --json, and torch.json of benches/torch_peers.py, into docs/performance-gpu.json
 import { existsSync, readFileSync, realpathSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -23,7 +23,7 @@ export function besideTorch(ours, theirs) {
 
 function pages(results) {
   const data = join(root, "docs/performance.json");
-  const libraries = { o: "lora-webgpu", j: "jax-js", t: "TensorFlow.js" };
+  const libraries = { o: "lora-webgpu", u: "lora-webgpu, each batch uploaded", j: "jax-js", t: "TensorFlow.js" };
   const known = read(data, { device: "", runs: [] });
   for (const path of results) {
     known.runs = readFileSync(path, "utf8").trim().split("\n").map((line) => JSON.parse(line))
@@ -35,7 +35,7 @@ function pages(results) {
     const of = (library) => known.runs.filter((run) => run.library === library && run.shape === shape);
     const step = (runs) => median(runs.flatMap((run) => run.times)), first = (runs) => median(runs.map((run) => run.firstMs));
     const ours = of("lora-webgpu");
-    return Object.values(libraries).map((library) => {
+    return Object.values(libraries).filter((library) => of(library).length).map((library) => {
       const runs = of(library), times = runs.flatMap((run) => run.times);
       const ratio = library === "lora-webgpu" ? "" : `× ${(step(runs) / step(ours)).toFixed(1)}`;
       return [shape, library, `${runs.length} × ${runs[0].times.length}`, step(runs).toFixed(2), `${Math.min(...times).toFixed(2)} to ${Math.max(...times).toFixed(2)}`, ratio, first(runs).toFixed(0)];

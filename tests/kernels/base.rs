@@ -250,9 +250,9 @@ const PRODUCT: &[Dims] = &[
     d(64, 320, 129, 0),
     d(9, 128, 17, 1),
     d(8, 257, 4, 0),
-    d(66, 67, 390, 1),
-    d(3, 390, 65, 1),
-    d(5, 33, 300, 0),
+    d(66, 67, 517, 1),
+    d(3, 518, 65, 1),
+    d(5, 33, 600, 0),
 ];
 /// `in_features` columns before and after the `out_features` that the sums of `rank` parts go to; where there are none, they are
 /// added. The last needs workgroups in two dimensions.

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::add_parts::{self, Sums};
-use super::{Bias, ENOUGH, Rows, product};
+use super::{Bias, Rows, enough, product};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -51,7 +51,7 @@ pub fn record(
     }
     let tiles = rows.count.div_ceil(TILE) * tokens.div_ceil(TILE);
     let sums = Sums { output, columns, first_column, width: rows.count, accumulate: false };
-    add_parts::record_sums(rec, sums, rows.in_features, tiles, ENOUGH, |sums, part| {
+    add_parts::record_sums(rec, sums, rows.in_features, tiles, enough(rows.in_features), |sums, part| {
         let params = Params {
             tokens: tokens as u32,
             in_features: rows.in_features as u32,

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::add_parts::{self, Sums};
-use super::{ENOUGH, Rows, product};
+use super::{Rows, enough, product};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -48,7 +48,7 @@ pub fn record(
     let tiles = rows.in_features.div_ceil(TILE) * tokens.div_ceil(TILE);
     let width = rows.in_features;
     let sums = Sums { output: d_input, columns: width, first_column: 0, width, accumulate };
-    add_parts::record_sums(rec, sums, rows.count, tiles, ENOUGH, |sums, part| {
+    add_parts::record_sums(rec, sums, rows.count, tiles, enough(rows.count), |sums, part| {
         let params = Params {
             tokens: tokens as u32,
             in_features: rows.in_features as u32,

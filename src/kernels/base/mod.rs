@@ -148,8 +148,10 @@ impl Rows {
     }
 }
 
-/// Workgroups of a tiled product that fill a GPU.
-const ENOUGH: usize = 384;
+/// Workgroups of a tiled product over `terms` that fill a GPU; with few terms it is done before a second dispatch would have begun.
+const fn enough(terms: usize) -> usize {
+    if terms < 512 { 0 } else { 384 }
+}
 
 /// Tokens from which on the products by quads are faster: they make 16 or 32 at a time, the others on software adapters 8.
 const QUADS_FROM: usize = 9;

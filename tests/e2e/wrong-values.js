@@ -128,7 +128,7 @@ async function table() {
     ["CausalLM.load", L.CausalLM.load, [gpu, { ...model, dtype: "f32", ...nothing, onProgress: () => {} }]],
     ["CausalLM.load of a folder", L.CausalLM.load, [gpu, { folder: MODEL, fetch: (...args) => fetch(...args) }]],
     ["CausalLM.load of the Hub", (...args) => L.CausalLM.load(...args), [gpu, { hub: "org/name", revision: "main", endpoint: location.origin, cache: false, fetch: async (url) => (String(url).includes("/api/") ? new Response("{}") : fetch(MODEL + String(url).split("/").pop())) }]],
-    ["CausalLM.addAdapter", (options) => { third.removeAdapter(); third.addAdapter(options); }, [{ ...adapter(), trainBias: undefined, init: undefined, targetModules: ["q_proj"], modulesToSave: [] }].map(({ trainBias: _t, init: _i, ...rest }) => rest)],
+    ["CausalLM.addAdapter", (options) => { third.removeAdapter(); third.addAdapter(options); }, [{ ...adapter(), trainBias: undefined, targetModules: ["q_proj"], modulesToSave: [] }].map(({ trainBias: _t, ...rest }) => rest)],
     ["CausalLM.loadAdapter", async (...args) => { third.removeAdapter(); await third.loadAdapter(...args); }, [files]],
     ...methods("CausalLM", lm, { estimate: [{ rank: 2, alpha: 2, targetModules: ["q_proj"], modulesToSave: [], dropout: 0, useRslora: false, useDora: false, loraBias: false, seed: 0, tokens: 4, batch: 1, checkpointing: true, budget: 1e9 }], saveAdapter: [], logits: [[1, 2]], generate: [[1], { maxTokens: 1, temperature: 0, topK: 1, topP: 1, repetitionPenalty: 1, stopTokenIds: [2], seed: 0, ...nothing }] }),
     ["CausalLM.removeAdapter", async () => { const model = await bareLm(); model.removeAdapter(); model.dispose(); }, []],

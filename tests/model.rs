@@ -981,8 +981,7 @@ async fn shapes_that_take_turns_upload_their_inputs_alone() {
             trainer.step(&[TokenBatch { batch: 1, input }]).await.unwrap();
             let after = gpu.stats();
             let inputs = 4 * 4 * tokens as u64; // ids, labels, positions, segments
-            // The last shape of the first round may have moved what the others look up.
-            if round == 2 {
+            if round > 0 {
                 assert_eq!(after.uploaded_bytes - before.uploaded_bytes, inputs, "{tokens} tokens");
                 assert_eq!([after.bind_groups, after.buffers_created], [before.bind_groups, before.buffers_created]);
             }

@@ -232,14 +232,13 @@ pub(crate) struct Params {
     slots: Vec<(Box<[u8]>, u32)>,
 }
 
-const FIRST_SLOTS: u64 = 256;
-/// Slots that values of earlier submits are kept in, 2 MiB of them: a language model's batches of sixteen shapes need some
+/// 2 MiB from the first on, for to grow is to make all bind groups anew: a language model's batches of sixteen shapes need some
 /// thousand.
-const MOST_SLOTS: u64 = 8192;
+const SLOTS: u64 = 8192;
 
 impl Params {
     pub fn new(device: &wgpu::Device) -> Params {
-        Params { buffer: Params::allocate(device, FIRST_SLOTS), slots: Vec::new() }
+        Params { buffer: Params::allocate(device, SLOTS), slots: Vec::new() }
     }
 
     fn allocate(device: &wgpu::Device, slots: u64) -> wgpu::Buffer {
@@ -254,17 +253,15 @@ impl Params {
     /// Makes room for `dispatches` values that none of one submit's dispatches will lose.
     pub fn reserve(&mut self, gpu: &Gpu, pipelines: &mut Pipelines, dispatches: usize) {
         let capacity = self.buffer.size() / ALIGN;
-        let needed = (self.slots.len() + dispatches) as u64;
-        if needed <= capacity {
+        if (self.slots.len() + dispatches) as u64 <= capacity {
             return;
         }
         // Submits already made keep their values: writes are ordered after them.
         self.slots.clear();
         gpu.moved();
-        let more = needed.next_power_of_two().min(MOST_SLOTS).max(dispatches as u64);
-        if more > capacity {
+        if dispatches as u64 > capacity {
             self.buffer.destroy();
-            self.buffer = Params::allocate(gpu.device(), more);
+            self.buffer = Params::allocate(gpu.device(), (dispatches as u64).next_power_of_two());
             pipelines.forget_all_bind_groups();
         }
     }

@@ -63,9 +63,9 @@ const hear = {
 
 const rows = () => [
   text.columns,
-  ...report.results.toSorted((a, b) => b.chosen - a.chosen).map(({ name, chosen, share, absolute, shapes, ms, error }) => (shapes || error
+  ...report.results.toSorted((a, b) => b.chosen - a.chosen).map(({ name, chosen, possible, share, absolute, shapes, ms, error }) => (shapes || error
     ? [name, error ? `${text.failed}: ${error}` : text.passed, format(share, 2), format(absolute), String(shapes), format(ms, 2)]
-    : [name, !chosen ? text.unused : report.gradients ? text.missed : text.waiting, ...text.columns.slice(2).map(() => text.waiting)])),
+    : [name, !possible ? text.impossible : !chosen ? text.unused : report.gradients ? text.missed : text.waiting, ...text.columns.slice(2).map(() => text.waiting)])),
   ...(report.gradients ? [[text.derivatives, report.gradients.error ? `${text.failed}: ${report.gradients.error}` : text.passed,
     format(report.gradients.worst / 1e-3, 2), format(report.gradients.worst), String(report.gradients.shapes), text.waiting]] : []),
 ];

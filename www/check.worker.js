@@ -29,9 +29,9 @@ async function whichProfile() {
   return own.info.profile;
 }
 
-/** A device as the package makes one: subgroups are on for software's kernels, while wgpu asks for none in a browser. */
+/** A device with subgroups, where the adapter has them: some of software's kernels need them, and wgpu asks for none in a browser. */
 function open(software) {
-  const { requestDevice } = GPUAdapter.prototype, more = software && adapter.features.has("subgroups") ? ["subgroups"] : [];
+  const { requestDevice } = GPUAdapter.prototype, more = adapter.features.has("subgroups") ? ["subgroups"] : [];
   GPUAdapter.prototype.requestDevice = function (descriptor) {
     GPUAdapter.prototype.requestDevice = requestDevice;
     return this.requestDevice({ ...descriptor, requiredFeatures: [...(descriptor.requiredFeatures ?? []), ...more] });
@@ -47,7 +47,10 @@ async function begin() {
   const software = profile === "software";
   gpu = await open(software);
   const subgroups = gpu.device().features.has("subgroups");
-  results = kernels().map((name, kernel) => ({ name, chosen: isChosen(kernel, software, subgroups), share: 0, absolute: 0, shapes: 0, ms: Infinity, error: "" }));
+  results = kernels().map((name, kernel) => {
+    const [chosen, other] = [software, !software].map((kind) => isChosen(kernel, kind, subgroups));
+    return { name, chosen, possible: chosen || other, share: 0, absolute: 0, shapes: 0, ms: Infinity, error: "" };
+  });
   gradients = { worst: 0, shapes: 0, error: "" };
   next = compiling = spent = 0;
   tasks = [...inRounds(true), ...inRounds(false)];
@@ -63,7 +66,7 @@ function compile(some) {
 }
 
 function inRounds(chosen) {
-  const shapes = results.map((result, kernel) => (result.chosen === chosen ? shapeCount(kernel) : 0)), derived = chosen ? derivativeCount() : 0;
+  const shapes = results.map((result, kernel) => (result.possible && result.chosen === chosen ? shapeCount(kernel) : 0)), derived = chosen ? derivativeCount() : 0;
   return Array.from({ length: Math.max(...shapes, derived) }, (_, shape) => [
     ...(shape < derived ? [{ shape }] : []),
     ...results.map((_, kernel) => ({ kernel, shape })).filter(({ kernel }) => shape < shapes[kernel]),
@@ -75,6 +78,7 @@ async function go(end, patience) {
   const began = performance.now();
   stopped = false;
   const tell = () => postMessage({ kind: "progress", results, done: next, all: end });
+  tell();
   for (; next < end; next += 1) {
     const { kernel, shape } = tasks[next];
     if (stopped || performance.now() - began > (shape ? patience : Infinity)) break;

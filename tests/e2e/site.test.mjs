@@ -344,6 +344,30 @@ test("Check my GPU runs what the package would choose where the adapter does not
   });
 });
 
+test("Check my GPU: on a GPU, too, what needs subgroups can be run where the adapter has them, and only there", async () => {
+  for (const has of [true, false]) {
+    await on("check.html", {}, async (page) => {
+      await page.route(/check\.worker.*\.js$/, async (route) => {
+        const response = await route.fetch();
+        const gpu = `for (const [type, name] of [[GPUAdapter, "info"], [GPUDevice, "adapterInfo"]])
+            Object.defineProperty(type.prototype, name, { value: { vendor: "nvidia", architecture: "", device: "", description: "" } });
+          { const { get } = Object.getOwnPropertyDescriptor(GPUAdapter.prototype, "features");
+            Object.defineProperty(GPUAdapter.prototype, "features", { get() { return new Set([...get.call(this)].filter((name) => ${has} || name !== "subgroups")); } }); }
+          GPUDevice.prototype.createComputePipelineAsync = () => new Promise(() => {}); // nothing is to run\n`;
+        await route.fulfill({ response, body: gpu + await response.text() });
+      });
+      await page.goto(`${server.url}check.html`);
+      await state(page, "ready");
+      await page.click("#start");
+      await page.waitForFunction(() => gpuCheck.report().results?.length, undefined, POLL);
+      const { results } = await page.evaluate(() => gpuCheck.report());
+      const of = (key) => results.filter((result) => result[key]).map(({ name }) => name);
+      assert.ok(of("chosen").includes("nn/attention_tiled") && !of("chosen").includes("base/linear_quad"));
+      assert.deepEqual(results.map(({ name }) => name).filter((name) => !of("possible").includes(name)), has ? [] : ["base/linear_quad", "base/linear_t_quad"]);
+      if (!has) assert.match(await page.textContent("#kernels"), new RegExp(words.check.impossible));
+    });
+  }
+});
 test("Check my GPU without WebGPU says what is needed", async () => {
   await on("check.html", {}, async (page, errors) => {
     await page.route(/check\.worker.*\.js$/, async (route) => {

@@ -19,25 +19,31 @@ struct Params {
 
 override WORKGROUP: u32 = 64;
 
+// One invocation takes four tokens of one column.
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
-    let i = id.x + id.y * groups.x * WORKGROUP;
-    if i >= params.tokens * params.out_features {
+    let place = id.x + id.y * groups.x * WORKGROUP;
+    let o = place % params.out_features;
+    let first = place / params.out_features * 4;
+    if first >= params.tokens {
         return;
     }
-    let token = i / params.out_features;
-    let o = i % params.out_features;
-    let offset = select(0.0, bias[o * params.has_bias], params.has_bias == 1);
-    var p = output[i] - offset;
-    if params.dropped == 1 {
-        p = u[i];
-    }
-    var sum = 0.0;
+    // Out of range repeats the last token; it is not written.
+    let row = min(first + vec4u(0, 1, 2, 3), vec4u(params.tokens - 1)) * params.rank;
+    var sum = vec4f();
     for (var r = 0u; r < params.rank; r++) {
-        sum += h[token * params.rank + r] * b[o * params.rank + r];
+        sum += vec4f(h[row.x + r], h[row.y + r], h[row.z + r], h[row.w + r]) * b[o * params.rank + r];
     }
-    let changed = p + params.scale * sum;
-    u[i] = changed;
+    let offset = select(0.0, bias[o * params.has_bias], params.has_bias == 1);
     let factor = select(magnitude[o] / norm[o], 0.0, norm[o] == 0.0);
-    output[i] += factor * changed - p;
+    for (var j = 0u; j < min(4, params.tokens - first); j++) {
+        let i = (first + j) * params.out_features + o;
+        var p = output[i] - offset;
+        if params.dropped == 1 {
+            p = u[i];
+        }
+        let changed = p + params.scale * sum[j];
+        u[i] = changed;
+        output[i] += factor * changed - p;
+    }
 }

@@ -197,6 +197,7 @@ const COLUMNS: &[Dims] = &[
     d(130, 1, 63, 1),
     d(33, 1, 65, 1),
     d(1, 1, 130, 1),
+    d(600, 1, 67, 1),
     d(1, 1, 4_194_241, 1),
 ];
 /// The last has more than invocations take at first.
@@ -230,7 +231,7 @@ const DORA: &[Dims] = &[
     d(65, 1, 65, 4),
     d(130, 3, 13, 64),
     d(1, 0, 130, 1),
-    d(65_537, 1, 65, 1),
+    d(1, 1, 4_194_241, 1),
 ];
 
 /// in_features × out_features × rank; 1 merges, 2 the way back, 3 and 4 with DoRA.
@@ -1511,7 +1512,7 @@ pub static SPECS: &[Spec] = &[
         ("the bias always", "select(0.0, bias[o * params.has_bias], params.has_bias == 1)", "bias[o]"),
         ("p from u never", "params.dropped == 1", "false"),
         ("p from u always", "params.dropped == 1", "true"),
-        ("the adapter without its scale", "p + params.scale * sum", "p + sum"),
+        ("the adapter without its scale", "p + params.scale * sum[j]", "p + sum[j]"),
         ("the last rank left out", "r < params.rank;", "r + 1 < params.rank;"),
         ("p not taken away", " * changed - p", " * changed"),
         ("p overwriting", "output[i] += factor", "output[i] = factor"),
@@ -1520,19 +1521,21 @@ pub static SPECS: &[Spec] = &[
         ("the wrong way round", "magnitude[o] / norm[o]", "norm[o] / magnitude[o]"),
         ("u without the adapter", "u[i] = changed", "u[i] = p"),
         ("u scaled", "u[i] = changed", "u[i] = magnitude[o] / norm[o] * changed"),
-        ("the last element left out", "i >= params.tokens * params.out_features", "i + 1 >= params.tokens * params.out_features"),
+        ("the last element left out", "min(4, params.tokens - first)", "min(4, params.tokens - first - 1)"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
     spec!(lora / dora_grad, COLUMNS 0..2, show_columns, FUNCTIONS_BOUND, [
-        ("overwriting", "d_magnitude[o] +=", "d_magnitude[o] ="),
-        ("du accumulating", "du[i] =", "du[i] +="),
-        ("not divided", "sum / norm[o]", "sum"),
-        ("divided by the magnitude", "sum / norm[o]", "sum / magnitude[o]"),
-        ("the factor dropped", "factor * d_output[i]", "d_output[i]"),
+        ("overwriting", "params.accumulate == 1", "false"),
+        ("du accumulating", "du[at[j]] =", "du[at[j]] +="),
+        ("not divided", "total / norm[o]", "total"),
+        ("divided by the magnitude", "total / norm[o]", "total / magnitude[o]"),
+        ("the factor dropped", "factor * d;", "d;"),
         ("divided by 0", "norm[o] == 0.0", "false"),
         ("the factor upside down", "magnitude[o] / norm[o]", "norm[o] / magnitude[o]"),
-        ("the last token left out", "token < params.tokens;", "token + 1 < params.tokens;"),
-        ("the last column left out", "o >= params.out_features", "o + 1 >= params.out_features"),
+        ("the last token left out", "params.part, params.tokens);", "params.part, params.tokens - 1);"),
+        ("the last token many times", "select(vec4f(), product, tokens < vec4u(end))", "product"),
+        ("all parts the first", "let first = i / params.out_features * params.part", "let first = i / params.out_features * 0"),
+        ("parts one over another", "d_magnitude[i] = select", "d_magnitude[o] = select"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
     spec!(lora / merge, MERGED 0..4, show_merged, FUNCTIONS_BOUND, [

@@ -73,6 +73,6 @@ pub fn record(rec: &Recording, inputs: Inputs, u: &Tensor, output: &Tensor, scal
         &KERNEL,
         &[b, h, magnitude, norm, bias.unwrap_or(norm), u, output],
         params,
-        workgroups(tokens * out_features, KERNEL.constant(rec.gpu(), "WORKGROUP")),
+        workgroups(tokens.div_ceil(4) * out_features, KERNEL.constant(rec.gpu(), "WORKGROUP")),
     )
 }

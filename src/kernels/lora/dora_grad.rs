@@ -2,8 +2,10 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::ENOUGH;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+use crate::kernels::base::add_parts::{self, Sums};
 
 /// `shaders/lora/dora_grad.wgsl`
 pub static KERNEL: Kernel = Kernel {
@@ -26,6 +28,8 @@ pub static KERNEL: Kernel = Kernel {
 struct Params {
     tokens: u32,
     out_features: u32,
+    part: u32,
+    accumulate: u32,
 }
 
 /// Records `d_magnitude += Σₜ d_output⊙u/norm` and `du = magnitude/norm·d_output`: `magnitude, norm, d_magnitude
@@ -45,10 +49,16 @@ pub fn record(
     }
     u.expect_shape("u", &[tokens, out_features])?;
     du.expect_shape("du", &[tokens, out_features])?;
-    rec.dispatch(
-        &KERNEL,
-        &[magnitude, norm, d_output, u, d_magnitude, du],
-        Params { tokens: tokens as u32, out_features: out_features as u32 },
-        workgroups(out_features, KERNEL.constant(rec.gpu(), "WORKGROUP")),
-    )
+    let lanes = KERNEL.constant(rec.gpu(), "WORKGROUP");
+    let sums = Sums::added_to(d_magnitude);
+    add_parts::record_sums(rec, sums, tokens, out_features.div_ceil(lanes), ENOUGH, |sums, part| {
+        let params = Params {
+            tokens: tokens as u32,
+            out_features: out_features as u32,
+            part: part as u32,
+            accumulate: sums.accumulate.into(),
+        };
+        let groups = workgroups(tokens.div_ceil(part) * out_features, lanes);
+        rec.dispatch(&KERNEL, &[magnitude, norm, d_output, u, sums.output, du], params, groups)
+    })
 }

@@ -118,7 +118,7 @@ async function model(url) {
   if (json) return console.log(JSON.stringify({ ...MODEL, ...r }));
   const [step, token] = [median(r.trained), median(r.generated)];
   say(`The small base model, adapters of rank ${MODEL.rank} on all linear layers, medians:\n`);
-  console.log(`training ${MODEL.batch} × ${MODEL.tokens} tokens  ${ms(step)} a step, ${((1000 * MODEL.batch * MODEL.tokens) / step).toFixed(0)} tokens/s, ${r.dispatches} dispatches in ${r.submits} submits, ${kib(r.held)} held, ${kib(r.estimated)} estimated`);
+  console.log(`training ${MODEL.batch} × ${MODEL.tokens} tokens  ${ms(step)} a step, ${((1000 * MODEL.batch * MODEL.tokens) / step).toFixed(0)} tokens/s, ${r.dispatches} dispatches in ${r.submits.toFixed(1)} submits, ${kib(r.held)} held, ${kib(r.estimated)} estimated`);
   console.log(`writing               ${ms(token)} a token, ${(1000 / token).toFixed(1)} tokens/s\n`);
 }
 

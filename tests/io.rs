@@ -419,26 +419,103 @@ async fn patterns_beyond_the_dialect_are_refused_by_name() {
         let text = format!("{{\"peft_type\": \"LORA\", \"target_modules\": {}}}", Value::String(pattern.into()));
         AdapterConfig::parse(text.as_bytes())
     };
+    let resolved = |pattern: &str| config(pattern).unwrap().resolve(&model_modules(&["ab".to_string()]));
     for pattern in ["(?=a)b", "(?!a)b", "(?<=a)b", "(?<!a)b"] {
-        refused(pattern, config(pattern), "unsupported", &["look-around", pattern]);
+        refused(pattern, resolved(pattern), "unsupported", &["target_modules", "look-around", pattern]);
     }
     for pattern in [r"(a)\1", "(?P<n>a)(?P=n)", "(?(1)a|b)"] {
-        refused(pattern, config(pattern), "unsupported", &["back-reference"]);
+        refused(pattern, resolved(pattern), "unsupported", &["back-reference"]);
     }
     for (pattern, word) in
-        [("(?i)a", "flags"), ("a++", "possessive"), (r"\ba", r"\b"), ("((((a{50}){50}){50}){50})", "repeats")]
+        [("(?i)a", "flags"), ("a++", "possessive"), (r"\ha", r"\h"), ("((((a{50}){50}){50}){50})", "repeats")]
     {
-        refused(pattern, config(pattern), "unsupported", &[word]);
+        refused(pattern, resolved(pattern), "unsupported", &[word]);
     }
     for pattern in ["(a", "a)", "[a", "*a", "a**", "a{3,2}", "[b-a]", "\\"] {
         refused(pattern, config(pattern), "file", &["the pattern"]);
     }
-    refused("deep", config(&"(".repeat(100)), "unsupported", &["nested"]);
+    refused("deep", resolved(&"(".repeat(100)), "unsupported", &["nested"]);
     // Time linear in the name, where a backtracking engine would need 2⁶⁰ steps; a repeat of nothing ends.
     let name = model_modules(&[format!("{}b", "a".repeat(60))]);
     for pattern in ["(a*)*c", "(a|a)*c", "(){0,1000000000}c", "((){1000000000})*c"] {
         refused(pattern, config(pattern).unwrap().resolve(&name), "unmatched", &[]);
     }
+}
+
+/// Ends of words, as Python's `re.fullmatch` finds them; the first pattern is of the form that Unsloth writes.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn patterns_know_where_words_end() {
+    let names = [
+        "model.layers.0.self_attn.q_proj",
+        "model.layers.12.mlp.up_proj",
+        "language_model.layers.0.self_attn.q_proj",
+        "my-model.layers.3.mlp.up_proj",
+        "model.layers.x.mlp.up_proj",
+        "xmodel.layers.0.mlp.up_proj",
+        "model.vision.layers.0.mlp.up_proj",
+        "a_b",
+        "a.b",
+        "ab",
+        "a-b",
+    ];
+    let modules = model_modules(&names.map(String::from));
+    for (pattern, expected) in [
+        (
+            r"(?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:q_proj|up_proj))|(?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn|mlp)\.(?:(?:q_proj|up_proj)))",
+            "11100000000",
+        ),
+        (r".*\bb", "00000000101"),
+        (r"a\Bb", "00000000010"),
+        (r".*\Bb\b", "00000001010"),
+        (r"\ba\b.\bb\b", "00000000101"),
+        (r"a\b\W\bb", "00000000101"),
+        (r".*\bmodel\b.*up_proj", "01011010000"),
+        (r"(?:.*\b)?q_proj", "10100000000"),
+        (r"(?:\b|a)*.b", "00000001111"),
+    ] {
+        let text = format!("{{\"peft_type\": \"LORA\", \"target_modules\": {}}}", Value::String(pattern.into()));
+        let found = AdapterConfig::parse(text.as_bytes()).unwrap().resolve(&modules).unwrap();
+        let mut bits = vec![b'0'; names.len()];
+        found.iter().for_each(|m| bits[m.module] = b'1');
+        assert_eq!(std::str::from_utf8(&bits).unwrap(), expected, "{pattern}");
+    }
+}
+
+/// The keys of the weights name the modules and their shapes the ranks: an adapter is read, merged and written whatever its
+/// patterns are. Those of LLaMA-Factory and ms-swift look ahead.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn adapters_are_read_whatever_their_patterns() {
+    use Dtype::F32;
+    let weights =
+        tiny(&[("model.fc.lora_A.weight", F32, &[2, 3], ones(6)), ("model.fc.lora_B.weight", F32, &[4, 2], ones(8))]);
+    let model = of_ones(&[("model.fc.weight", &[4, 3]), ("model.other.weight", &[4, 3])]);
+    let with = |key: &str, value: &str| {
+        let targets = if key == "target_modules" { "" } else { r#""target_modules": ["fc"], "# };
+        format!(r#"{{"peft_type": "LORA", "r": 2, "lora_alpha": 4, {targets}"{key}": {value}}}"#)
+    };
+    for (key, value) in [
+        ("target_modules", r#""^(?!.*visual)(?:.*fc).*""#),
+        ("target_modules", r#""^(model(?=\\.).*\\.(fc))$""#),
+        ("exclude_modules", r#"".*visual.*(?<!fc)""#),
+        ("rank_pattern", r#"{"^(?!.*visual).*fc": 2}"#),
+    ] {
+        for strict in [true, false] {
+            let config = with(key, value);
+            let adapter = Adapter::read(config.as_bytes(), &weights, strict).unwrap_or_else(|e| panic!("{value}: {e}"));
+            assert_eq!(adapter.modules.len(), 1);
+            let [note] = &adapter.notes[..] else { panic!("{value}: {:?}", adapter.notes) };
+            assert!([key, "look-around"].iter().all(|word| note.contains(word)), "{note}");
+            assert_eq!(adapter.config.get(key), Some(value), "as it stands in the file");
+            assert_eq!(adapter.weights(F32).unwrap(), weights);
+            let report = adapter.report(&modules(&model), strict).unwrap();
+            assert_eq!((report.matched, report.missing), (vec![0], vec![]));
+            assert_eq!(tensor(&adapter.merge(&model).unwrap(), "model.fc.weight"), [5.0; 12]);
+            refused(value, adapter.config.resolve(&modules(&model)), "unsupported", &[key, "look-around"]);
+        }
+    }
+    // Alphas are nowhere but there.
+    let config = with("alpha_pattern", r#"{"^(?!.*visual).*fc": 2}"#);
+    refused("alphas", Adapter::read(config.as_bytes(), &weights, false), "unsupported", &["look-around", "visual"]);
 }
 
 /// A module with random values.

@@ -308,7 +308,14 @@ impl Adapter {
             let text = format!("{}: lora_alpha is 0, so that the adapter does nothing", zero.name);
             self.doubt(strict, || Error::file("adapter_config.json", text))?;
         }
-        self.notes.extend(self.disagreements());
+        let beyond = self.config.beyond();
+        if beyond.iter().all(|(key, _)| *key != "rank_pattern") {
+            self.notes.extend(self.disagreements());
+        }
+        let notes = beyond.iter().map(|(key, error)| {
+            format!("adapter_config.json: {key} is kept as it is, but which modules it means is not told: {error}")
+        });
+        self.notes.extend(notes);
         if !self.modules.iter().any(|m| m.rank == self.config.rank()) && !self.modules.is_empty() {
             self.notes.push(format!("adapter_config.json: r is {}, but no tensor has that rank", self.config.rank()));
         }

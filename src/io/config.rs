@@ -156,7 +156,8 @@ impl AdapterConfig {
     ///
     /// # Errors
     /// [`File`](crate::error::ErrorKind::File) for what is no JSON object, has equal keys, lacks `peft_type` or has a field of another type than PEFT
-    /// gives it; [`Unsupported`](crate::error::ErrorKind::Unsupported) for other methods than LoRA and for patterns with look-around.
+    /// gives it; [`Unsupported`](crate::error::ErrorKind::Unsupported) for other methods than LoRA and for keys of
+    /// `alpha_pattern` with look-around.
     pub fn parse(bytes: &[u8]) -> Result<AdapterConfig> {
         let mut reader = Reader::new(FILE, bytes)?;
         let mut fields: Vec<(String, String)> = Vec::new();
@@ -208,8 +209,11 @@ impl AdapterConfig {
         let mut steps = 0;
         for (key, whole) in [("rank_pattern", true), ("alpha_pattern", false)] {
             for (part, value) in self.read(key, &mut |reader| pattern(reader, whole))?.unwrap_or_default() {
-                if let Key::Pattern(pattern) = Key::new(&part)? {
-                    steps += pattern.steps();
+                match Key::new(&part) {
+                    Ok(Key::Pattern(pattern)) => steps += pattern.steps(),
+                    // Ranks are those of the tensors; alphas are nowhere else.
+                    Err(error) if !whole || error.code() != "unsupported" => return Err(error),
+                    _ => {}
                 }
                 if steps > MOST_STEPS {
                     let text = format!("{FILE}: {key}: expected fewer patterns that are more than names");
@@ -225,8 +229,12 @@ impl AdapterConfig {
             return wrong("bias", "\"none\", \"all\" or \"lora_only\"");
         }
         for key in ["target_modules", "exclude_modules"] {
-            if let Some(Targets::Regex(text)) = self.read(key, &mut targets)? {
-                Pattern::new(&text)?;
+            // The keys of the weights name the modules: a pattern that Python has more of is none's business but resolve()'s.
+            if let Some(Targets::Regex(text)) = self.read(key, &mut targets)?
+                && let Err(error) = Pattern::new(&text)
+                && error.code() != "unsupported"
+            {
+                return Err(error);
             }
         }
         for key in ["modules_to_save", "layers_pattern"] {
@@ -265,6 +273,21 @@ impl AdapterConfig {
         let entries = self.read(patterns, &mut |reader| pattern(reader, false)).ok().flatten().unwrap_or_default();
         let entry = |(key, value): (String, f64)| Some((Key::new(&key).ok()?, value));
         Rule { entries: entries.into_iter().filter_map(entry).collect(), plain }
+    }
+
+    /// What of `target_modules`, `exclude_modules` and `rank_pattern` is written in more of Python's `re` than is understood.
+    pub(crate) fn beyond(&self) -> Vec<(&'static str, Error)> {
+        let mut found = Vec::new();
+        for key in ["target_modules", "exclude_modules"] {
+            if let Ok(Some(Targets::Regex(text))) = self.read(key, &mut targets) {
+                found.extend(Pattern::new(&text).err().map(|error| (key, error)));
+            }
+        }
+        let key = "rank_pattern";
+        for (part, _) in self.read(key, &mut |reader| pattern(reader, true)).ok().flatten().unwrap_or_default() {
+            found.extend(Key::new(&part).err().map(|error| (key, error)));
+        }
+        found
     }
 
     /// The ranks of modules that are not in the file yet: by the first key of `rank_pattern` that matches, else `r`.
@@ -461,6 +484,9 @@ impl AdapterConfig {
     /// # Errors
     /// [`Unmatched`](crate::error::ErrorKind::Unmatched) where none do; [`Unsupported`](crate::error::ErrorKind::Unsupported) for a pattern with look-around.
     pub fn resolve(&self, modules: &[ModelModule]) -> Result<Vec<ModuleConfig>> {
+        if let Some((key, error)) = self.beyond().into_iter().next() {
+            return Err(Error::unsupported(format!("{FILE}: {key}: {error}")));
+        }
         let (target_modules, exclude_modules) = (self.target_modules(), self.read("exclude_modules", &mut targets)?);
         let [target, excluded] = [Some(&target_modules), exclude_modules.as_ref()].map(|targets| match targets {
             Some(Targets::Regex(text)) => Pattern::new(text).map(Some),

@@ -2,8 +2,8 @@
 //! browser and natively, in time linear in the name's length, whatever the pattern.
 //!
 //! Understood: characters, `.`, classes `[a-z_]` `[^.]`, escapes `\d \D \w \W \s \S` and of punctuation, groups `(…)` `(?:…)`
-//! `(?P<name>…)`, `|`, `* + ? {m} {m,} {m,n}` and their lazy forms (which match the same names), `^ $ \A \Z`. Look-around,
-//! back-references, flags and possessive forms are refused by name.
+//! `(?P<name>…)`, `|`, `* + ? {m} {m,} {m,n}` and their lazy forms (which match the same names), `^ $ \A \Z \b \B`.
+//! Look-around, back-references, flags and possessive forms are refused by name.
 
 use crate::error::{Error, Result};
 
@@ -14,6 +14,8 @@ enum Step {
     Class(Vec<(char, char)>, bool),
     Start,
     End,
+    /// Between a character of `\w` and something else; with `true` anywhere else.
+    Boundary(bool),
     /// Goes on at both.
     Split(usize, usize),
     Jump(usize),
@@ -59,7 +61,8 @@ impl Pattern {
         let (mut now, mut next) = (vec![false; self.steps.len() + 1], vec![false; self.steps.len() + 1]);
         let mut stack = vec![0];
         let mut chars = name.chars();
-        let mut start = true;
+        let mut before = None;
+        let word = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
         loop {
             let c = chars.next();
             // What is reached without a character.
@@ -70,8 +73,9 @@ impl Pattern {
                 match self.steps.get(at) {
                     Some(Step::Split(one, other)) => stack.extend([*other, *one]),
                     Some(Step::Jump(to)) => stack.push(*to),
-                    Some(Step::Start) if start => stack.push(at + 1),
+                    Some(Step::Start) if before.is_none() => stack.push(at + 1),
                     Some(Step::End) if c.is_none() => stack.push(at + 1),
+                    Some(Step::Boundary(not)) if (word(before) == word(c)) == *not => stack.push(at + 1),
                     _ => {}
                 }
             }
@@ -92,7 +96,7 @@ impl Pattern {
             }
             std::mem::swap(&mut now, &mut next);
             now.fill(false);
-            start = false;
+            before = Some(c);
         }
     }
 }
@@ -272,6 +276,10 @@ impl Parser<'_> {
                 Some('Z') => {
                     self.at += 1;
                     self.push(Step::End)
+                }
+                Some(c @ ('b' | 'B')) => {
+                    self.at += 1;
+                    self.push(Step::Boundary(c == 'B'))
                 }
                 _ => {
                     let (ranges, negated) = self.escape()?;

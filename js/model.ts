@@ -377,7 +377,8 @@ export class LanguageTrainer extends Training<TokenBatch> {
 
   /**
    * Goes through the examples, shuffled anew each time, and yields a record every `logEvery` steps and at the end. Labels are the
-   * ids themselves where they are to be learned, and −100 elsewhere. `break` ends it after the steps that were submitted. That is
+   * ids themselves where they are to be learned, and −100 elsewhere. An example that is longer than the model's positions or
+   * `packTo` (code `shape`), or has ids that the model lacks (`invalid-argument`), is refused before the first step. `break` ends it after the steps that were submitted. That is
    * an end: the next training begins at the first example. A pause is `break` and `trainer.loadState(await trainer.saveState())`,
    * after which the next training goes on where this one stood. A second training of the same trainer rejects with code `busy`.
    */
@@ -386,10 +387,10 @@ export class LanguageTrainer extends Training<TokenBatch> {
     const { batchSize, gradientAccumulation, seed, packTo } = this.#options;
     const { validation } = options;
     yield* this.run(options, 1, () => {
-      checkExamples("examples", examples, packTo);
+      checkExamples("examples", examples, this.#model, packTo);
       if (validation !== undefined) {
         checkOptions("validation", validation, ["examples", "every", "patience"]);
-        checkExamples("validation.examples", validation.examples, packTo);
+        checkExamples("validation.examples", validation.examples, this.#model, packTo);
         integer("validation.every", validation.every);
         if (validation.patience !== undefined) integer("validation.patience", validation.patience);
       }
@@ -416,7 +417,7 @@ export class LanguageTrainer extends Training<TokenBatch> {
    */
   evaluate(examples: readonly TokenExample[]): Promise<{ loss: number; perplexity: number }> {
     return this.using(async () => {
-      checkExamples("examples", examples, this.#options.packTo);
+      checkExamples("examples", examples, this.#model, this.#options.packTo);
       return this.#evaluate(examples);
     });
   }
@@ -502,7 +503,8 @@ function adapterConfig({ rank, alpha = rank, targetModules = [], modulesToSave =
   return new RawAdapterConfig(r, a, [...targetModules], [...modulesToSave], d, flags + 8 * which + 32 * start);
 }
 
-function checkExamples(name: string, examples: readonly TokenExample[], packTo: number): void {
+/** That the model can take every example, before the first is trained on: a shuffled one would come up hours later. */
+function checkExamples(name: string, examples: readonly TokenExample[], { vocabSize, maxPositions }: CausalLM, packTo: number): void {
   if (!Array.isArray(examples) || examples.length === 0) {
     throw new LoraError("invalid-argument", `${name}: expected at least one { inputIds, labels }, got ${Array.isArray(examples) ? "none" : show(examples)}`);
   }
@@ -514,8 +516,15 @@ function checkExamples(name: string, examples: readonly TokenExample[], packTo: 
     if (inputIds.length === 0 || inputIds.length !== labels.length) {
       throw new LoraError("shape", `${name}[${i}]: expected as many labels as ids, at least one, got ${labels.length} and ${inputIds.length}`);
     }
-    if (packTo > 0 && inputIds.length > packTo) {
-      throw new LoraError("shape", `${name}[${i}]: expected at most the ${packTo} tokens of packTo, got ${inputIds.length}`);
+    if (inputIds.length > (packTo || maxPositions)) {
+      const most = packTo > 0 ? `the ${packTo} tokens of packTo` : `the model's ${maxPositions} positions`;
+      throw new LoraError("shape", `${name}[${i}]: expected at most ${most}, got ${inputIds.length}`);
+    }
+    const outside = (id: number) => id < 0 || id >= vocabSize;
+    const id = inputIds.find(outside), label = labels.find((label) => outside(label) && label !== -100);
+    if ((id ?? label) !== undefined) {
+      const what = id === undefined ? "labels of -100 or token ids" : "token ids";
+      throw new LoraError("invalid-argument", `${name}[${i}]: expected ${what} from 0 to ${vocabSize - 1}, got ${id ?? label}`);
     }
   }
 }

@@ -417,6 +417,47 @@ inPage("examples that are packed into rows learn the same in fewer tokens", asyn
   }
 });
 
+// One that comes up after hours would end the training there.
+inPage("examples that the model cannot take are refused by their index before the first step", async () => {
+  const model = await L.CausalLM.load(gpu, await source());
+  model.addAdapter({ rank: 2, targetModules: ["layers.0.self_attn.q_proj"] });
+  const { vocabSize, maxPositions } = model;
+  const good = examplesOf([4, 5, 6]);
+  const odd = (ids, labels = ids) => [...good, { inputIds: Int32Array.from(ids), labels: Int32Array.from(labels) }];
+  const cases = {
+    long: odd(Array(maxPositions + 1).fill(1)), high: odd([1, vocabSize]), negative: odd([1, -1]),
+    label: odd([1, 2, 3], [-100, -100, vocabSize]), ignored: odd([1, 2, 3], [-100, -1, 3]),
+    fits: odd(Array(maxPositions).fill(vocabSize - 1)), none: odd([0, 1, 2], [-100, -100, -100]),
+  };
+  const results = {};
+  for (const [name, examples] of Object.entries(cases)) {
+    const trainer = new L.LanguageTrainer(model, { optimizer: L.sgd({ lr: 0 }) });
+    let steps = 0;
+    const drain = async (examples, options) => { for await (const record of trainer.train(examples, options)) steps = record.step; };
+    results[name] = {
+      train: await code(drain(examples)), trained: steps,
+      validation: await code(drain(good, { validation: { examples, every: 1 } })), validated: steps,
+      evaluate: await code(trainer.evaluate(examples)),
+    };
+    trainer.dispose();
+  }
+  model.dispose();
+  return { results, vocabSize, maxPositions };
+}, undefined, ({ results, vocabSize, maxPositions }) => {
+  const ids = `token ids from 0 to ${vocabSize - 1}`, labels = `labels of -100 or ${ids}`;
+  for (const [name, [code, expected]] of Object.entries({
+    long: ["shape", `at most the model's ${maxPositions} positions, got ${maxPositions + 1}`],
+    high: ["invalid-argument", `${ids}, got ${vocabSize}`], negative: ["invalid-argument", `${ids}, got -1`],
+    label: ["invalid-argument", `${labels}, got ${vocabSize}`], ignored: ["invalid-argument", `${labels}, got -1`],
+  })) {
+    const train = `${code}: examples[3]: expected ${expected}`;
+    assert.deepEqual(results[name], { train, trained: 0, validation: train.replace("examples", "validation.examples"), validated: 0, evaluate: train });
+  }
+  for (const { train, trained, validation, validated, evaluate } of [results.fits, results.none]) {
+    assert.deepEqual([train, validation, evaluate, trained, validated], ["success", "success", "success", 4, 7]);
+  }
+});
+
 inPage("a language model's training gives a record every logEvery steps and at the end, with the loss over what is kept for validation", async () => {
   const model = await L.CausalLM.load(gpu, await source());
   model.addAdapter({ rank: 2, seed: 3 });

@@ -134,9 +134,14 @@ pub fn initialize(
 }
 
 /// B `[width, rank]` of a new adapter on an embedding, whose A is zero: PEFT's normal numbers.
-pub fn embedding_b(width: usize, rank: usize, seed: u64) -> Vec<f32> {
-    let mut normal = Normal(seed);
-    (0..width * rank).map(|_| normal.next() as f32).collect()
+///
+/// # Errors
+/// [`Limit`](crate::error::ErrorKind::Limit) above 2³¹ − 1 bytes, or what the memory has.
+pub fn embedding_b(width: usize, rank: usize, seed: u64) -> Result<Vec<f32>> {
+    let (mut normal, elements) = (Normal(seed), (width as u64).saturating_mul(rank as u64));
+    let mut b = room("lora_embedding_B", elements)?;
+    b.extend((0..elements).map(|_| normal.next() as f32));
+    Ok(b)
 }
 
 /// A = √(σ/s)·vᵀ, B = u·√(σ/s) of the largest singular values; with a count, those of W on the space that a random one becomes

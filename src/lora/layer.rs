@@ -11,7 +11,7 @@ use super::merge::Merged;
 use super::products;
 use super::weight::{LoraGrad, LoraWeight};
 use crate::base::FrozenLinear;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, room};
 use crate::gpu::{Gpu, Recording, Tensor};
 use crate::kernels::lora::dropout::{self, Mask};
 use crate::kernels::lora::{add_scaled, bias_add, bias_grad, find_non_finite, scale_rows};
@@ -622,21 +622,15 @@ impl LoraLinear {
 
     /// `scaling·B·A [out_features, in_features]` of the first active adapter, computed on the CPU from what is on the GPU
     /// now.
+    ///
+    /// # Errors
+    /// [`Limit`](crate::error::ErrorKind::Limit) above 2³¹ − 1 bytes, or what the memory has: a packed base can be larger than that.
     pub fn delta_weight(&self) -> impl Future<Output = Result<Vec<f32>>> + use<> {
         let adapter = self.primary();
         let weight = adapter.weight();
         let (a, b) = (weight.a.read(), weight.b.read());
-        let (rank, in_features, scaling) = (weight.rank(), weight.in_features(), f64::from(adapter.scaling()));
-        async move {
-            let (a, b) = (a.await?, b.await?);
-            let mut delta = Vec::with_capacity(b.len() / rank * in_features);
-            for b in b.chunks_exact(rank) {
-                let element =
-                    |i: usize| (0..rank).map(|r| f64::from(b[r]) * f64::from(a[r * in_features + i])).sum::<f64>();
-                delta.extend((0..in_features).map(|i| (scaling * element(i)) as f32));
-            }
-            Ok(delta)
-        }
+        let (name, rank, scaling) = (self.label().to_string(), weight.rank(), f64::from(adapter.scaling()));
+        async move { delta(&name, &a.await?, &b.await?, rank, scaling) }
     }
 
     /// What [`forward`](LoraLinear::forward) of this many tokens will return.
@@ -741,5 +735,28 @@ pub(super) fn drop_out(
             Ok(dropped.clone())
         }
         _ => Ok(x.clone()),
+    }
+}
+
+/// `scaling·B·A [out_features, in_features]`, rounded once.
+fn delta(name: &str, a: &[f32], b: &[f32], rank: usize, scaling: f64) -> Result<Vec<f32>> {
+    let (rows, columns) = (b.len() / rank, a.len() / rank);
+    let mut delta = room(name, (rows as u64).saturating_mul(columns as u64))?;
+    for b in b.chunks_exact(rank) {
+        let element = |i: usize| (0..rank).map(|r| f64::from(b[r]) * f64::from(a[r * columns + i])).sum::<f64>();
+        delta.extend((0..columns).map(|i| (scaling * element(i)) as f32));
+    }
+    Ok(delta)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::delta;
+
+    #[test]
+    fn a_product_beyond_the_memory_is_refused() {
+        let error = delta("fc", &[0.0; 1 << 15], &[0.0; 1 << 14], 1, 1.0).err();
+        assert_eq!(error.map(|error| error.code()), Some("limit"));
+        assert_eq!(delta("fc", &[1.0, 2.0], &[3.0, 4.0, 5.0], 1, 2.0).unwrap(), [6.0, 12.0, 8.0, 16.0, 10.0, 20.0]);
     }
 }

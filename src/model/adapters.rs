@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::causal_lm::{CausalLM, EMBEDDING, HEAD};
 use crate::error::{Error, Result};
+use crate::gpu::Recording;
 use crate::io::safetensors::{Dtype, from_f32, to_f32};
 use crate::io::{
     Adapter, AdapterConfig, AdapterKind, AdapterModule, InitLoraWeights, ModelModule, ModuleKind, OtherTensor,
@@ -318,9 +319,11 @@ fn start(lora: &LoraLinear, init: &InitLoraWeights, seed: u64) -> Result<()> {
     let weight = lora.weight();
     if lora.is_embedding() {
         if *init != InitLoraWeights::None {
-            weight.a.write(&vec![0.0; weight.a.len()])?;
+            let rec = Recording::new(weight.a.gpu());
+            rec.zero(&weight.a)?;
+            drop(rec.try_submit()?);
         }
-        return weight.b.write(&embedding_b(weight.out_features(), weight.rank(), seed));
+        return weight.b.write(&embedding_b(weight.out_features(), weight.rank(), seed)?);
     }
     if *init == InitLoraWeights::Default {
         return Ok(());

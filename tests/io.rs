@@ -1117,6 +1117,8 @@ async fn exports_name_what_they_would_lose() {
         (&dora, Format::Kohya, "DoRA"),
         (&bias, Format::Gguf, "biases of B"),
         (&head, Format::Gguf, "lm_head"),
+        // The head, too, would be given this: llama.cpp stops at its shape.
+        (&embedding, Format::Gguf, "model.embed_tokens"),
         (&other, Format::Gguf, "fc: llama.cpp has no name"),
         (&embedding, Format::Kohya, "embedding"),
         (&plain, Format::Hesper, "v_proj"),
@@ -1133,7 +1135,7 @@ async fn exports_name_what_they_would_lose() {
     }
     // An embedding goes into GGUF with A turned, as llama.cpp looks it up, and comes back.
     let adapter = Adapter::new(vec![embedding], None).unwrap();
-    let file = adapter.to_gguf(&gguf, None).unwrap();
+    let file = adapter.to_gguf(&GgufModel { tied: false, ..gguf }, None).unwrap();
     let tensors = gguf_tensors(&file);
     assert_eq!((tensors[0].0.as_str(), &tensors[0].1[..]), ("token_embd.weight.lora_a", &[4, 2][..]));
     assert_eq!(tensors[0].2[1], adapter.modules[0].a[4]);

@@ -797,6 +797,14 @@ async fn adapters_that_contradict_themselves_are_errors_or_notes() {
     assert_eq!(adapter.disagreements(), ["fc: rank 5 in the configuration, 2 in the tensors; scaling 2"]);
     assert!(adapter.notes[1].contains("r is 5, but no tensor has that rank"), "{:?}", adapter.notes);
 
+    let biased = PLAIN.replace("\"r\"", "\"bias\": \"lora_only\", \"r\"");
+    let notes = read(&biased, &good, true).unwrap().notes;
+    assert!(notes.len() == 1 && notes[0].contains("lora_only, but no bias"), "{notes:?}");
+    for name in ["fc.bias", "fc.base_layer.bias"] {
+        let bias = (name, F32, &[4usize][..], ones(4));
+        assert_eq!(read(&biased, &tiny(&[a.clone(), b.clone(), bias]), true).unwrap().notes, Vec::<String>::new());
+    }
+
     // Keys as older versions and other tools write them.
     let named = [
         ("fc.lora_A.default.weight", F32, &[2usize, 3][..], ones(6)),

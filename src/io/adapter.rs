@@ -319,10 +319,21 @@ impl Adapter {
         if !self.modules.iter().any(|m| m.rank == self.config.rank()) && !self.modules.is_empty() {
             self.notes.push(format!("adapter_config.json: r is {}, but no tensor has that rank", self.config.rank()));
         }
+        if self.lacks_biases() {
+            let text = "adapter_config.json: bias is lora_only, but no bias is in the file, as PEFT 0.7 to 0.19 left them out: \
+                        the model's own are used";
+            self.notes.push(text.into());
+        }
         if !self.config.use_dora() && self.modules.iter().any(|m| m.magnitude.is_some()) {
             self.notes.push("there are magnitudes of DoRA, but the configuration does not say use_dora".into());
         }
         Ok(())
+    }
+
+    /// Whether it says that its modules' biases were trained, and has none: PEFT 0.7 to 0.19 saved what is called `….bias`, but
+    /// they are called `….base_layer.bias`.
+    pub(crate) fn lacks_biases(&self) -> bool {
+        self.config.bias() == "lora_only" && !self.others.iter().any(|other| other.name.ends_with(".bias"))
     }
 
     /// The modules whose tensors have another rank than the configuration gives them.

@@ -149,16 +149,23 @@ impl CausalLM {
             })
             .collect();
         let loras = self.add_loras(&chosen, &saved, &adapter.config.bias())?;
-        self.or_nothing(self.write_adapter(&loras, adapter))?;
+        self.or_nothing(self.write_adapter(&loras, adapter, &saved))?;
         Ok(loras)
     }
 
-    /// A loaded adapter's numbers into a new one.
-    fn write_adapter(&self, loras: &[Rc<LoraLinear>], adapter: &Adapter) -> Result<()> {
+    /// A loaded adapter's numbers into a new one. Biases that it lacks altogether are left as the model's own, see
+    /// [`Adapter::lacks_biases`].
+    fn write_adapter(&self, loras: &[Rc<LoraLinear>], adapter: &Adapter, saved: &[String]) -> Result<()> {
         loras.iter().zip(&adapter.modules).try_for_each(|(lora, module)| write(lora, module))?;
         let mut left: Vec<&OtherTensor> = adapter.others.iter().filter(|other| !is_copy(other)).collect();
         for (name, trained) in self.trained_whole() {
             let own = left.iter().position(|other| name_in_model(&other.name) == name);
+            if own.is_none()
+                && adapter.lacks_biases()
+                && name.strip_suffix(".bias").is_some_and(|module| !saved.iter().any(|saved| saved == module))
+            {
+                continue;
+            }
             let own = own
                 .ok_or_else(|| Error::unmatched(format!("the adapter lacks `{name}`, which it says that it trains")))?;
             let own = left.swap_remove(own);

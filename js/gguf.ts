@@ -27,7 +27,7 @@ export async function readGguf(file: ModelFile): Promise<GgufInfo> {
 }
 
 function readMetadata(bytes: Uint8Array, total: number): Map<string, GgufValue> {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), text = new TextDecoder();
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), text = new TextDecoder("utf-8", { ignoreBOM: true }); // tokens can begin with one
   let at = 0;
   const take = (size: number): number => {
     if (!(at + size <= bytes.length)) {
@@ -121,12 +121,14 @@ function tokenizerOf(metadata: ReadonlyMap<string, GgufValue>): Omit<GgufInfo, "
       ? [{ id, content, single_word: false, lstrip: false, rstrip: false, normalized: false, special: types[id] === 3 }]
       : [],
   );
+  // Older files do not say it, nor Microsoft's of BitNet, which has Llama 3's tokens: where the model tells, it is the model's own.
+  const own = "<|begin_of_text|>" in vocab ? "llama-bpe" : metadata.get("general.architecture") === "qwen2" ? "qwen2" : undefined;
+  const pre = get("pre") ?? own ?? (tokens.length > 100_000 ? undefined : "default");
   const base = { dropout: null, continuing_subword_prefix: null, end_of_word_suffix: null };
   let parts: object;
   if (model === "gpt2") {
-    const pre = get("pre") ?? "default";
     const pretokenizers = Object.hasOwn(PRE, String(pre)) ? PRE[String(pre)] : undefined;
-    if (!pretokenizers) throw new LoraError("unsupported", `tokenizer.ggml.pre: ${show(pre)} is not supported; ${Object.keys(PRE).join(", ")} are`);
+    if (!pretokenizers) throw new LoraError("unsupported", `tokenizer.ggml.pre: expected one of ${Object.keys(PRE).join(", ")}, got ${pre === undefined ? "none" : show(pre)}`);
     const merges = list<string>("merges", "string").map((merge) => merge.split(/(?<=.) /su, 2));
     parts = {
       normalizer: pre === "qwen2" ? { type: "NFC" } : null,
@@ -149,7 +151,7 @@ function tokenizerOf(metadata: ReadonlyMap<string, GgufValue>): Omit<GgufInfo, "
   }
   const [bos, eos] = [token("bos"), token("eos")];
   const single = [{ Sequence: { id: "A", type_id: 0 } }];
-  const begins = get("add_bos_token") ?? (model === "llama" || get("pre") === "llama-bpe");
+  const begins = get("add_bos_token") ?? (model === "llama" || pre === "llama-bpe");
   const special = bos !== undefined && begins === true ? [{ SpecialToken: { id: bos, type_id: 0 } }] : [];
   const ends = eos !== undefined && get("add_eos_token") === true ? [{ SpecialToken: { id: eos, type_id: 0 } }] : [];
   const special_tokens = Object.fromEntries(

@@ -368,6 +368,31 @@ test("SentencePiece's scores become merges", async () => {
   assert.match(`${refused.code} ${refused.message}`, /unsupported .*t5.*gpt2/);
 });
 
+test("every token is read as it stands, a byte order mark before it or alone, too", async () => {
+  const tokens = ["<unk>", "<s>", "</s>", "\uFEFF", "\uFEFFusing", "using"];
+  const { tokenizer } = await readGguf(new Uint8Array(writeGguf({
+    "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": tokens.map((_, i) => -i - 0.5),
+  }, [])));
+  assert.deepEqual(tokenizer.model.vocab, Object.assign(Object.create(null), Object.fromEntries(tokens.map((token, id) => [token, id]))));
+});
+
+// Files that are older than tokenizer.ggml.pre, and Microsoft's of BitNet, do not have it.
+test("how a text is cut is told by the model where the file does not say, and else not guessed for a large vocabulary", async () => {
+  const read = (architecture, tokens, more = {}) => readGguf(new Uint8Array(writeGguf({
+    "general.architecture": architecture, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": ["a b"], "tokenizer.ggml.bos_token_id": 0, ...more,
+  }, []))).then(({ tokenizer }) => JSON.stringify(tokenizer), ({ code, message }) => `${code}: ${message}`);
+  const said = (pre) => ({ "tokenizer.ggml.pre": pre });
+  const llama3 = ["<|begin_of_text|>", "a", "b", "ab"], plain = ["x", "a", "b", "ab"];
+  assert.equal(await read("llama", llama3), await read("llama", llama3, said("llama-bpe")));
+  assert.equal(await read("bitnet-b1.58", llama3), await read("llama", llama3));
+  assert.match(await read("llama", llama3), /"TemplateProcessing"/);
+  assert.equal(await read("qwen2", plain), await read("qwen2", plain, said("qwen2")));
+  assert.equal(await read("gpt2", plain), await read("gpt2", plain, said("gpt-2")));
+  const many = Array.from({ length: 100_001 }, (_, i) => `t${i}`);
+  assert.match(await read("llama", many), /^unsupported: tokenizer\.ggml\.pre: .*got none/);
+  assert.match(await read("llama", many, said("gpt-2")), /"BPE"/);
+});
+
 test("metadata that never ends is not read to the end of the file", async () => {
   const [start, value] = [Buffer.alloc(24), Buffer.alloc(24)];
   start.write("GGUF");

@@ -8,6 +8,8 @@ export interface ChatMessage {
   role: string;
   /** What is said. */
   content: string;
+  /** Of a reply: 0 where it is not to be learned; default 1. */
+  weight?: 0 | 1;
 }
 
 /** A prompt with what should follow it, a chat whose replies should be learned, or a text to be learned whole. */
@@ -61,8 +63,9 @@ export interface TokenizedExamples {
 const IGNORED = -100;
 
 /**
- * Reads a file of one JSON object a line: `{"prompt", "completion"}`, `{"messages": [{"role", "content"}, …]}` or `{"text"}`.
- * Empty lines are passed over; lines that are none of these are told by their number, and the rest is read.
+ * Reads a file of one JSON object a line: `{"prompt", "completion"}`, `{"messages": [{"role", "content", "weight"?}, …]}` or
+ * `{"text"}`; what is null counts as absent. Empty lines are passed over; lines that are none of these are told by their number,
+ * and the rest is read.
  */
 export function parseJsonl(text: string): { examples: TextExample[]; errors: LineError[] } {
   string("text", text);
@@ -85,15 +88,18 @@ function exampleOf(value: unknown): TextExample {
     throw new LoraError("invalid-argument", `expected ${expected}`);
   };
   if (typeof value !== "object" || value === null || Array.isArray(value)) fail("a JSON object");
-  const { prompt, completion, messages, text } = value as Record<string, unknown>;
+  // Files of several columns have null where there is none.
+  const given = Object.fromEntries(Object.entries(value as object).filter(([, field]) => field !== null));
+  const { prompt, completion, messages, text } = given;
   if (messages !== undefined) {
     if (!Array.isArray(messages) || messages.length === 0) fail("`messages` to be an array that is not empty");
     const checked = (messages as unknown[]).map((message, i) => {
-      const { role, content } = (message ?? {}) as Record<string, unknown>;
+      const { role, content, weight } = (message ?? {}) as Record<string, unknown>;
       if (typeof role !== "string" || typeof content !== "string") fail(`\`messages[${i}]\` to have a role and a content, both strings`);
-      return { role, content } as ChatMessage;
+      if (![0, 1, null, undefined].includes(weight as number)) fail(`\`messages[${i}]\` to have a weight of 0 or 1`);
+      return { role, content, ...(weight === 0 && { weight }) } as ChatMessage;
     });
-    if (!checked.some(({ role }) => role === "assistant")) fail("a message of the role `assistant`, which would be learned");
+    if (!checked.some(isLearned)) fail("a message of the role `assistant`, which would be learned");
     return { messages: checked };
   }
   if (prompt !== undefined || completion !== undefined) {
@@ -159,6 +165,8 @@ export function tokenizeExamples(examples: readonly TextExample[], options: Toke
   return result;
 }
 
+const isLearned = ({ role, weight }: ChatMessage): boolean => role === "assistant" && weight !== 0;
+
 /** A chat in pieces: up to each reply, and the reply with what closes it. */
 function addChat(
   messages: readonly ChatMessage[],
@@ -174,8 +182,8 @@ function addChat(
     add(text.slice(written.length), learned);
     written = text;
   };
-  messages.forEach(({ role }, i) => {
-    if (role !== "assistant") return;
+  messages.forEach((message, i) => {
+    if (!isLearned(message)) return;
     extend(template(messages.slice(0, i), true), false);
     extend(template(messages.slice(0, i + 1), false), true);
   });

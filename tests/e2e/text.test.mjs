@@ -42,6 +42,22 @@ test("JSONL is read line by line, and what is wrong is told by its line", () => 
   assert.equal(failure(() => parseJsonl(3)).code, "invalid-argument");
 });
 
+test("what is null counts as absent, and a reply of the weight 0 is not learned", () => {
+  const { examples, errors } = parseJsonl([
+    '{"text":"a","messages":null,"prompt":null,"completion":null}', '{"prompt":"a","completion":"b","messages":null,"text":null}',
+    '{"messages":[{"role":"assistant","content":"no","weight":0},{"role":"user","content":"q","weight":null},{"role":"assistant","content":"r","weight":1}],"text":null}',
+    '{"messages":[{"role":"assistant","content":"no","weight":0}]}', '{"messages":[{"role":"assistant","content":"r","weight":0.5}]}', '{"text":null}',
+  ].join("\n"));
+  const chat = [{ role: "assistant", content: "no", weight: 0 }, { role: "user", content: "q" }, { role: "assistant", content: "r" }];
+  assert.deepEqual(examples, [{ text: "a" }, { prompt: "a", completion: "b" }, { messages: chat }]);
+  assert.deepEqual(errors.map(({ line }) => line), [4, 5, 6]);
+  assert.match(errors[0].message, /assistant/);
+  assert.match(errors[1].message, /messages\[0\].*weight/);
+  const { examples: [{ inputIds, labels }] } = tokenizeExamples([{ messages: chat }], { encode, maxTokens: 200, chatTemplate: template });
+  assert.equal(text(inputIds), "<assistant>no</><user>q</><assistant>r</>");
+  assert.equal(learned({ labels }), `${".".repeat("<assistant>no</><user>q</><assistant>".length)}r</>`);
+});
+
 test("only completions and replies are learned", () => {
   const { examples, truncated, dropped } = tokenizeExamples([
     { prompt: "ask", completion: "yes" },

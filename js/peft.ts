@@ -432,7 +432,9 @@ export class PeftAdapter {
           throw new LoraError("unmatched", `${module.name}: the file ${has} ${part}, unlike the layer`);
         }
       }
-      const key = `${module.name}.base_layer.bias`, bias = adapter.baseBias && rest.get(key)?.values();
+      // The second is its name in files of PEFT before 0.7.
+      const keys = [`${module.name}.base_layer.bias`, `${module.name}.bias`], key = keys.find((key) => rest.has(key)) ?? "";
+      const bias = adapter.baseBias && rest.get(key)?.values();
       if (bias) rest.delete(key);
       if (bias && bias.length !== layer.outFeatures) throw new LoraError("shape", `\`${key}\`: expected ${layer.outFeatures} elements, got ${bias.length}`);
       if (adapter.weight.a.disposed) throw new LoraError("disposed", `the layer ${module.name} was disposed of; expected a live one`);

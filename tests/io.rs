@@ -805,6 +805,12 @@ async fn adapters_that_contradict_themselves_are_errors_or_notes() {
         assert_eq!(read(&biased, &tiny(&[a.clone(), b.clone(), bias]), true).unwrap().notes, Vec::<String>::new());
     }
 
+    // Trained on, such a bias is in the file once.
+    let bias = ("fc.bias", F32, &[4usize][..], ones(4));
+    let again = read(&biased, &tiny(&[a.clone(), b.clone(), bias]), true).unwrap();
+    let again = again.with_biases(&[("fc".into(), vec![2.0; 4])]).unwrap();
+    assert_eq!(again.others.iter().map(|o| o.name.as_str()).collect::<Vec<_>>(), ["fc.base_layer.bias"]);
+
     // Keys as older versions and other tools write them.
     let named = [
         ("fc.lora_A.default.weight", F32, &[2usize, 3][..], ones(6)),

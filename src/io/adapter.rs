@@ -469,7 +469,8 @@ impl Adapter {
         for (module, values) in biases {
             let own = self.modules.iter().any(|m| m.name == *module);
             let name = format!("{module}{}.bias", if own { ".base_layer" } else { "" });
-            self.others.retain(|o| o.name != name);
+            let before = format!("{module}.bias"); // also as PEFT before 0.7 called it
+            self.others.retain(|o| name_in_model(&o.name) != before);
             let data = from_f32(&name, Dtype::F32, &mut values.iter().map(|v| f64::from(*v)))?;
             self.others.push(OtherTensor { name, dtype: Dtype::F32, shape: vec![values.len()], data });
             if !own {

@@ -50,7 +50,7 @@ fn words(text: &str) -> BTreeSet<&str> {
 fn a_kernel_has_one_name_everywhere() {
     let shaders = names("shaders", ".wgsl");
     assert!(!shaders.is_empty());
-    // A kernel of two files is a product of the base with a layout of its weight: the first has no Rust file of its own.
+    // Layouts of the base's weight, and what shaders share, have no Rust file of their own.
     let used: BTreeSet<String> = all().flat_map(files_of).collect();
     assert_eq!(used, shaders, "kernels::all() uses every shader");
     let with_rust: BTreeSet<String> = all().map(|kernel| files_of(kernel).pop().unwrap()).collect();
@@ -58,7 +58,7 @@ fn a_kernel_has_one_name_everywhere() {
     let listed: BTreeSet<&str> = all().map(|kernel| kernel.name).collect();
     assert_eq!(all().count(), listed.len(), "kernels::all() lists none twice");
     let (tests, docs) = (text("tests/kernels.rs"), text("docs/numerics.md"));
-    for name in &shaders {
+    for name in shaders.iter().filter(|name| with_rust.contains(*name) || name.starts_with("base/weight_")) {
         let (group, kernel) = name.split_once('/').unwrap();
         let function = format!("pub fn {kernel}(");
         assert!(text(&format!("tests/reference/{group}.rs")).contains(&function), "{name} has no reference");
@@ -71,27 +71,32 @@ fn a_kernel_has_one_name_everywhere() {
     assert_eq!(docs.matches("\n| `").count(), listed.len(), "docs/numerics.md has kernels that are no more");
 }
 
-/// The files whose texts, joined, are the kernel's: of `base/linear_f16` they are `base/weight_f16` and `base/linear`.
+/// The files whose texts, joined, are the kernel's: of `base/linear_wide_f16` they are `base/weight_f16`, `base/wide`, which others
+/// share, and `base/linear_wide`.
 fn files_of(kernel: &Kernel) -> Vec<String> {
-    let files = match kernel.source {
-        [_] => vec![kernel.name.to_string()],
-        _ => {
-            let layouts = names("shaders", ".wgsl").into_iter().filter_map(|name| {
-                let layout = format!("_{}", name.strip_prefix("base/weight_")?);
-                Some((name.clone(), kernel.name.strip_suffix(&layout)?.to_string()))
-            });
-            let (weight, product) = layouts.min_by_key(|(_, product)| product.len()).expect(kernel.name);
-            vec![weight, product]
-        }
-    };
-    let texts: Vec<String> = files.iter().map(|name| text(&format!("shaders/{name}.wgsl"))).collect();
-    assert_eq!(kernel.source, texts, "{}", kernel.name);
+    let shaders = names("shaders", ".wgsl").into_iter().map(|name| (text(&format!("shaders/{name}.wgsl")), name));
+    let shaders: BTreeMap<String, String> = shaders.collect();
+    let files: Vec<String> = kernel.source.iter().map(|part| shaders[*part].clone()).collect();
+    let layout = files[0].strip_prefix("base/weight_").map(|layout| format!("_{layout}")).unwrap_or_default();
+    assert_eq!(kernel.name, format!("{}{layout}", files.last().unwrap()));
     files
 }
 
 /// The Rust file of its last shader.
 fn rust_of(kernel: &Kernel) -> String {
     text(&format!("src/kernels/{}.rs", files_of(kernel).pop().unwrap()))
+}
+
+/// That of its `Params`, which can be those of another kernel of the group.
+fn rust_of_params(kernel: &Kernel) -> String {
+    let own = rust_of(kernel);
+    match own.split_once("::{Params") {
+        Some((before, _)) => {
+            let other = before.rsplit("::").next().unwrap();
+            text(&format!("src/kernels/{}/{other}.rs", kernel.name.split('/').next().unwrap()))
+        }
+        None => own,
+    }
 }
 
 fn parse(kernel: &Kernel) -> (Module, ModuleInfo) {
@@ -121,7 +126,7 @@ fn rust_params(rust: &str) -> Vec<(String, String)> {
 fn the_params_struct_is_laid_out_alike_in_rust_and_wgsl() {
     for kernel in all() {
         let (module, _) = parse(kernel);
-        let rust = rust_params(&rust_of(kernel));
+        let rust = rust_params(&rust_of_params(kernel));
         let (_, params) = module.global_variables.iter().find(|(_, v)| v.space == AddressSpace::Uniform).unwrap();
         let TypeInner::Struct { members, span } = &module.types[params.ty].inner else {
             panic!("{}: params is no struct", kernel.name)
@@ -362,7 +367,7 @@ fn what_devices_are_given_is_what_the_self_check_runs_on_them() {
             let (found, text) = match () {
                 _ if arm("Profile::Hardware") => (&mut hardware, pair[0]),
                 _ if arm("Profile::Software") => (&mut software, pair[0]),
-                _ if pair[0].trim().starts_with("if many(") => (&mut hardware, pair[1]),
+                _ if pair[0].contains("if many(") || pair[0].contains("suit_wide(") => (&mut hardware, pair[1]),
                 _ => continue,
             };
             let before = text.match_indices("::record").map(|(at, _)| &text[..at]);

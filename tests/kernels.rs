@@ -77,15 +77,17 @@ products! {
     linear: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];
     linear_gemv: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [mutations] q8_0 [mutations] q4_0 [mutations] q4_1 [mutations];
     linear_vec4: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];
+    linear_wide: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];
     linear_t: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];
     linear_t_gemv: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [repeats mutations] q8_0 [mutations] q4_0 [mutations] q4_1 [mutations];
     linear_t_vec4: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];
+    linear_t_wide: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];
     rows: f32 [mutations] f32_any [repeats mutations] f16 [mutations] bf16 [mutations] ternary [mutations] q8_0 [mutations] q4_0 [mutations] q4_1 [mutations];
     row_squares: f32 [] f32_any [repeats mutations] f16 [] bf16 [] ternary [] q8_0 [] q4_0 [] q4_1 [];
 }
 
 kernels! {
-    base: absmax_int8 add_parts linear_quad linear_t_quad pad_rows;
+    base: absmax_int8 add_parts linear_quad linear_t_quad pad_rows linear_grad;
     lora: add_scaled bias_add bias_grad dora dora_grad dropout find_non_finite fused_b_add fused_b_add_tiled grad_a grad_a_tiled grad_b grad_b_tiled grad_dh grad_dh_gemv input_grad input_grad_tiled merge merge_f16 project_a project_a_gemv project_b save_activation scale_rows weight_norm;
     loss: bce_with_logits cross_entropy lm_head_grad lm_head_loss lm_head_stats mean mse total;
     nn: activation activation_grad add attention attention_grad_kv attention_grad_kv_tiled attention_grad_q attention_grad_q_tiled attention_step attention_tiled cache_write embedding embedding_grad gated gated_grad;

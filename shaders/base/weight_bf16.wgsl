@@ -10,9 +10,8 @@ fn load(row: u32, chunk: u32) -> Packed {
 }
 
 fn unpack(packed: Packed, j: u32) -> vec4f {
-    let a = packed[2 * j];
-    let b = packed[2 * j + 1];
-    return bitcast<vec4f>(vec4u(a << 16, a, b << 16, b) & vec4u(0xffff0000));
+    let pair = select(packed.xy, packed.zw, j == 1); // an index that is no constant would be slow
+    return bitcast<vec4f>(vec4u(pair.x << 16, pair.x, pair.y << 16, pair.y) & vec4u(0xffff0000));
 }
 
 // unpack is factor·unit·codes.

@@ -10,7 +10,8 @@ fn load(row: u32, chunk: u32) -> Packed {
 }
 
 fn unpack(packed: Packed, j: u32) -> vec4f {
-    return vec4f(unpack2x16float(packed[2 * j]), unpack2x16float(packed[2 * j + 1]));
+    let pair = select(packed.xy, packed.zw, j == 1); // an index that is no constant would be slow
+    return vec4f(unpack2x16float(pair.x), unpack2x16float(pair.y));
 }
 
 // unpack is factor·unit·codes.

@@ -19,7 +19,7 @@ fn load(row: u32, chunk: u32) -> Packed {
 
 // q within a mantissa, 1 + q/128, is a float without a conversion; times d it is exact.
 fn unpack(packed: Packed, j: u32) -> vec4f {
-    let word = packed.bits[j / 2] >> (j % 2 * 4);
+    let word = select(packed.bits.x, packed.bits.y, j >= 2) >> (j % 2 * 4); // an index that is no constant would be slow
     let bits = vec4u(word << 16, word << 8, word, word >> 8) & vec4u(0xf0000);
     return bitcast<vec4f>(bits | vec4u(0x3f800000)) * (128 * packed.d) - 136 * packed.d;
 }

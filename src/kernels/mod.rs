@@ -80,6 +80,7 @@ static ONE_BY_ONE: &[&Kernel] = &[
     &base::linear_quad::KERNEL,
     &base::linear_t_quad::KERNEL,
     &base::pad_rows::KERNEL,
+    &base::linear_grad::KERNEL,
     &lora::add_scaled::KERNEL,
     &lora::bias_add::KERNEL,
     &lora::bias_grad::KERNEL,

@@ -70,6 +70,10 @@ fn linear_vec4<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
     forward::<L>(d, rng, base::linear_vec4::record, reference::linear_vec4)
 }
 
+fn linear_wide<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
+    forward::<L>(d, rng, base::linear_wide::record, reference::linear_wide)
+}
+
 fn linear_quad(d: Dims, rng: &mut Rng) -> Case {
     let record: Forward = match d.rank {
         2 => |rec, rows, bias, x, output, first| base::linear_quad::record(rec, rows, bias, x, output, first, true),
@@ -151,6 +155,23 @@ fn linear_t_gemv<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
 
 fn linear_t_vec4<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
     transposed::<L>(d, rng, base::linear_t_vec4::record, reference::linear_t_vec4)
+}
+
+fn linear_t_wide<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
+    transposed::<L>(d, rng, base::linear_t_wide::record, reference::linear_t_wide)
+}
+
+fn linear_grad(d: Dims, rng: &mut Rng) -> Case {
+    let left = given(rng, &[d.tokens, d.out_features]);
+    let right = given(rng, &[d.tokens, d.in_features]);
+    let d_weight = given(rng, &[d.out_features, d.in_features]);
+    let sums = reference::linear_grad(d, &left.f64(), &right.f64());
+    let sums: Vec<Sum> = sums.iter().zip(d_weight.f64()).map(|(sum, old)| sum.times(0.5).plus(Sum::of(old))).collect();
+    case(
+        [left, right, d_weight],
+        |rec, [left, right, d_weight]| base::linear_grad::record(rec, left, right, d_weight, 0.5),
+        [(2, products(&sums))],
+    )
 }
 
 fn linear_t_quad(d: Dims, rng: &mut Rng) -> Case {
@@ -240,6 +261,10 @@ fn absmax_int8(d: Dims, rng: &mut Rng) -> Case {
 
 /// `rank` says whether there is a bias, or whether the result is added. Neighbours of the tiles: 64 tokens and outputs, 8 tokens
 /// and 4 outputs, 16 deep; of the layouts: 4, 8, 16, 32, 64 columns, 256 in a row of factors.
+const LINEAR_GRAD_SHAPES: &[Dims] =
+    &[d(1, 1, 1, 0), d(2, 131, 3, 0), d(17, 5, 133, 0), d(130, 129, 258, 0), d(259, 64, 130, 0), d(531, 33, 7, 0)];
+const WIDE_PRODUCT: &[Dims] =
+    &[d(2, 3, 5, 1), d(7, 31, 33, 0), d(130, 31, 13, 1), d(131, 130, 133, 0), d(3, 518, 65, 1), d(66, 67, 517, 1)];
 const PRODUCT: &[Dims] = &[
     d(2, 3, 5, 1),
     d(7, 31, 33, 0),
@@ -339,7 +364,8 @@ fn show_inputs(d: &Dims) -> String {
     format!("{}×{}{}", d.tokens, d.in_features, if d.rank == 1 { " with zeros" } else { "" })
 }
 
-type Mutations = &'static [(&'static str, &'static str, &'static str)];
+type Mutation = (&'static str, &'static str, &'static str);
+type Mutations = &'static [Mutation];
 
 const LINEAR: Mutations = &[
     (
@@ -452,6 +478,60 @@ const LINEAR_T_VEC4: Mutations = &[
         "let at = input * params.tokens + first_token + i",
     ),
 ];
+/// Of the part that products by wide tiles share.
+const fn wide(own: [Mutation; 10]) -> [Mutation; 16] {
+    let mut all = [("", "", ""); 16];
+    let shared = [
+        ("a term left out", "add_four(sums, local, 2);", ""),
+        ("a term twice", "left + 3 * FOURS, right + 3 * FOURS", "left + 2 * FOURS, right + 2 * FOURS"),
+        ("lefts not where they were put", "(local.y ^ (2 * k))", "local.y"),
+        ("rights not where they were put", "(local.x ^ (2 * k))", "local.x"),
+        ("a right repeated", "(*sums)[13] += l1.z * r1;", "(*sums)[13] += l1.z * r0;"),
+        ("a left repeated", "(*sums)[10] += l1.y * r0;", "(*sums)[10] += l1.x * r0;"),
+    ];
+    let mut i = 0;
+    while i < 16 {
+        all[i] = if i < 6 { shared[i] } else { own[i - 6] };
+        i += 1;
+    }
+    all
+}
+const LINEAR_WIDE: Mutations = &wide([
+    ("what is beyond the last column kept", "first_k + k4 >= columns4", "false"),
+    ("the sum stopping at the tile", "first_k < end + 4", "first_k < first_part + 8"),
+    ("all parts the first", "let first_part = slice * params.part", "let first_part = 0 * params.part"),
+    ("the bias in all parts", "params.has_bias == 1 && slice == 0", "params.has_bias == 1"),
+    ("parts one over another", "(slice * params.tokens + token) *", "token *"),
+    ("W not transposed", "let columns = transpose(next)", "let columns = (next)"),
+    ("only the first output tile", "tile % output_tiles * TILE", "0u"),
+    ("only the first token tile", "tile / output_tiles % token_tiles * TILE", "0u"),
+    ("another row of W", "params.first_row + min(first_out", "min(first_out"),
+    ("another bias", "bias[(params.first_bias + out) * params.has_bias]", "bias[out * params.has_bias]"),
+]);
+const LINEAR_T_WIDE: Mutations = &wide([
+    ("d_output beyond the last row kept", "next[2] = select(vec4f(), next[2], inside);", ""),
+    ("another row repeated", "load(k.y, input4 / CHUNK)", "load(k.x, input4 / CHUNK)"),
+    ("the sum stopping at the tile", "first_k < end + 16", "first_k < first_part + 32"),
+    ("all parts the first", "let first_part = slice * params.part", "let first_part = 0 * params.part"),
+    ("parts one over another", "(slice * params.tokens + token) *", "token *"),
+    ("d_output not transposed", "let columns = transpose(next)", "let columns = (next)"),
+    ("only the first input tile", "tile % input_tiles * FOURS", "0u"),
+    ("only the first token tile", "tile / input_tiles % token_tiles * TILE", "0u"),
+    ("another row of W", "params.first_row + min(first_k + row", "min(first_k + row"),
+    ("accumulation never", "params.accumulate == 1", "false"),
+]);
+const LINEAR_GRAD: Mutations = &wide([
+    ("tokens beyond the last kept", "next[3] = select(vec4f(), next[3], inside.w);", ""),
+    ("the sum stopping at the tile", "first < end + 16", "first < first_part + 32"),
+    ("all parts the first", "let first_part = slice * params.part", "let first_part = 0 * params.part"),
+    ("parts one over another", "(slice * params.rows + row) *", "row *"),
+    ("only the first row tile", "tile / column_tiles % row_tiles * TILE", "0u"),
+    ("only the first column tile", "tile % column_tiles * TILE", "0u"),
+    ("another token", "right_four(tokens.z", "right_four(tokens.y"),
+    ("unscaled", "params.scale * sums", "sums"),
+    ("accumulation never", "params.accumulate == 1", "false"),
+    ("accumulation always", "params.accumulate == 1", "true"),
+]);
 const LINEAR_QUAD: Mutations = &[
     ("the last columns dropped", "k < columns4;", "k + 1 < columns4;"),
     ("only the first token tile", "tile / output_tiles * 2 * TOKENS", "0u"),
@@ -622,13 +702,15 @@ const fn at_any(mutations: Mutations) -> [Mutations; 8] {
     [NONE, mutations, NONE, NONE, NONE, NONE, NONE, NONE]
 }
 
-pub static PRODUCTS: [Spec; 64] = specs! {
+pub static PRODUCTS: [Spec; 80] = specs! {
     linear, [PRODUCT; 8], 0..2, show_dims, at_any(LINEAR);
     linear_gemv, [ONE_TOKEN; 8], 0..4, show_dims, at_codes(LINEAR_GEMV);
     linear_vec4, [PRODUCT; 8], 0..2, show_dims, at_any(LINEAR_VEC4);
+    linear_wide, [WIDE_PRODUCT; 8], 0..2, show_dims, at_any(LINEAR_WIDE);
     linear_t, [PRODUCT; 8], 0..2, show_dims, at_any(LINEAR_T);
     linear_t_gemv, [ONE_TOKEN; 8], 0..4, show_dims, at_codes(LINEAR_T_GEMV);
     linear_t_vec4, [PRODUCT; 8], 0..2, show_dims, at_any(LINEAR_T_VEC4);
+    linear_t_wide, [WIDE_PRODUCT; 8], 0..2, show_dims, at_any(LINEAR_T_WIDE);
     rows, [LOOKED_UP; 8], 0..2, show_rows, LAYOUTS;
     row_squares, [SQUARED, SQUARED_ALL, SQUARED, SQUARED, SQUARED, SQUARED, SQUARED, SQUARED], 0..2, show_squared, at_any(ROW_SQUARES);
 };
@@ -674,6 +756,15 @@ pub static INPUTS: &[Spec] = &[
             ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
             ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
         ],
+    },
+    Spec {
+        kernel: &base::linear_grad::KERNEL,
+        case: linear_grad,
+        shapes: LINEAR_GRAD_SHAPES,
+        repeated: 0..2,
+        show: show_dims,
+        bound: "products",
+        mutations: LINEAR_GRAD,
     },
     Spec {
         kernel: &base::pad_rows::KERNEL,

@@ -7,6 +7,9 @@ use lora_webgpu::kernels::Kernel;
 pub const HARDWARE: &[&str] = &[
     "base/linear",
     "base/linear_t",
+    "base/linear_t_wide",
+    "base/linear_wide",
+    "base/linear_grad",
     "lora/fused_b_add_tiled",
     "lora/grad_a_tiled",
     "lora/grad_b_tiled",

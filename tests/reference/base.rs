@@ -122,6 +122,11 @@ pub fn linear_vec4(d: Dims, weight: &[f64], bias: Option<&[f64]>, x: &[f64]) -> 
 }
 
 /// [`linear`]
+pub fn linear_wide(d: Dims, weight: &[f64], bias: Option<&[f64]>, x: &[f64]) -> Vec<Sum> {
+    linear(d, weight, bias, x)
+}
+
+/// [`linear`]
 pub fn linear_quad(d: Dims, weight: &[f64], bias: Option<&[f64]>, x: &[f64]) -> Vec<Sum> {
     linear(d, weight, bias, x)
 }
@@ -141,6 +146,18 @@ pub fn linear_t_gemv(d: Dims, weight: &[f64], d_output: &[f64]) -> Vec<Sum> {
 /// [`linear_t`]
 pub fn linear_t_vec4(d: Dims, weight: &[f64], d_output: &[f64]) -> Vec<Sum> {
     linear_t(d, weight, d_output)
+}
+
+/// [`linear_t`]
+pub fn linear_t_wide(d: Dims, weight: &[f64], d_output: &[f64]) -> Vec<Sum> {
+    linear_t(d, weight, d_output)
+}
+
+/// leftᵀ·right: d_weight[o, i] = Σₜ left[t, o]·right[t, i]
+pub fn linear_grad(d: Dims, left: &[f64], right: &[f64]) -> Vec<Sum> {
+    matrix(d.out_features, d.in_features, |o, i| {
+        dot((0..d.tokens).map(|t| (left[t * d.out_features + o], right[t * d.in_features + i])))
+    })
 }
 
 /// [`linear_t`]

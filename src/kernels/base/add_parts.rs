@@ -77,6 +77,11 @@ pub fn record(rec: &Recording, parts: &Tensor, sums: Sums) -> Result<()> {
     rec.dispatch(&KERNEL, &[parts, output], params, groups)
 }
 
+/// How many of `terms` go into each part, so that `tiles` of them are `enough` workgroups: all, or a number divisible by 16.
+pub(super) fn part(terms: usize, tiles: usize, enough: usize) -> usize {
+    terms.div_ceil((enough / tiles).min(terms / LEAST).max(1)).next_multiple_of(16).min(terms)
+}
+
 /// Makes `sums` over `terms` by what `record` records in `tiles` workgroups. Where `enough` of them are needed to fill a GPU, the
 /// terms are shared out: `record` gets a matrix of as many parts to overwrite, and the number of terms of each, divisible by 16.
 pub(in crate::kernels) fn record_sums(
@@ -87,8 +92,8 @@ pub(in crate::kernels) fn record_sums(
     enough: usize,
     record: impl Fn(Sums, usize) -> Result<()>,
 ) -> Result<()> {
-    let part = terms.div_ceil((enough / tiles).min(terms / LEAST).max(1)).next_multiple_of(16);
-    if part >= terms {
+    let part = part(terms, tiles, enough);
+    if part == terms {
         return record(sums, terms);
     }
     let parts = rec.gpu().scratch_sums([terms.div_ceil(part), sums.len()])?;

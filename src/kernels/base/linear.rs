@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::add_parts::{self, Sums};
-use super::{Bias, Rows, enough, product};
+use super::{Bias, Rows, Tiles, enough, linear_wide, product, suit_wide};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -19,7 +19,7 @@ pub static KERNELS: [Kernel; 8] = product!(
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
+pub(super) struct Params {
     tokens: u32,
     in_features: u32,
     first_row: u32,
@@ -42,6 +42,24 @@ pub fn record(
     output: &Tensor,
     first_column: usize,
 ) -> Result<()> {
+    let [tokens, _] = output.matrix("output")?;
+    if suit_wide([tokens, rows.count], rows.in_features) {
+        return linear_wide::record(rec, rows, bias, x, output, first_column);
+    }
+    let tiles = Tiles { kernels: &KERNELS, width: TILE, enough: enough(rows.in_features) };
+    record_by(rec, tiles, rows, bias, x, output, first_column)
+}
+
+/// By tiles of this size.
+pub(super) fn record_by(
+    rec: &Recording,
+    Tiles { kernels, width, enough }: Tiles,
+    rows: &Rows,
+    bias: Option<Bias>,
+    x: &Tensor,
+    output: &Tensor,
+    first_column: usize,
+) -> Result<()> {
     let [tokens, columns] = output.matrix("output")?;
     rows.check()?;
     rows.expect_room("output", columns, first_column)?;
@@ -49,9 +67,9 @@ pub fn record(
     if let Some(Bias { bias, first }) = bias {
         rows.expect_room("bias", bias.len(), first)?;
     }
-    let tiles = rows.count.div_ceil(TILE) * tokens.div_ceil(TILE);
+    let tiles = rows.count.div_ceil(width) * tokens.div_ceil(width);
     let sums = Sums { output, columns, first_column, width: rows.count, accumulate: false };
-    add_parts::record_sums(rec, sums, rows.in_features, tiles, enough(rows.in_features), |sums, part| {
+    add_parts::record_sums(rec, sums, rows.in_features, tiles, enough, |sums, part| {
         let params = Params {
             tokens: tokens as u32,
             in_features: rows.in_features as u32,
@@ -65,6 +83,6 @@ pub fn record(
             scale: rows.scale,
         };
         let tensors = [&rows.weight, bias.map_or(x, |bias| bias.bias), x, sums.output];
-        rec.dispatch(rows.kernel(&KERNELS), &tensors, params, fold(tiles * rows.in_features.div_ceil(part)))
+        rec.dispatch(rows.kernel(kernels), &tensors, params, fold(tiles * rows.in_features.div_ceil(part)))
     })
 }

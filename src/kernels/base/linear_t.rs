@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::add_parts::{self, Sums};
-use super::{Rows, enough, product};
+use super::{Rows, Tiles, enough, linear_t_wide, product, suit_wide};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -19,7 +19,7 @@ pub static KERNELS: [Kernel; 8] = product!(
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
+pub(super) struct Params {
     tokens: u32,
     in_features: u32,
     first_row: u32,
@@ -41,14 +41,32 @@ pub fn record(
     first_column: usize,
     accumulate: bool,
 ) -> Result<()> {
+    let [tokens, _] = d_output.matrix("d_output")?;
+    if suit_wide([tokens, rows.in_features], rows.count) {
+        return linear_t_wide::record(rec, rows, d_output, d_input, first_column, accumulate);
+    }
+    let tiles = Tiles { kernels: &KERNELS, width: TILE, enough: enough(rows.count) };
+    record_by(rec, tiles, rows, d_output, d_input, first_column, accumulate)
+}
+
+/// By tiles of this size.
+pub(super) fn record_by(
+    rec: &Recording,
+    Tiles { kernels, width, enough }: Tiles,
+    rows: &Rows,
+    d_output: &Tensor,
+    d_input: &Tensor,
+    first_column: usize,
+    accumulate: bool,
+) -> Result<()> {
     let [tokens, columns] = d_output.matrix("d_output")?;
     rows.check()?;
     rows.expect_room("d_output", columns, first_column)?;
     d_input.expect_shape("d_input", &[tokens, rows.in_features])?;
-    let tiles = rows.in_features.div_ceil(TILE) * tokens.div_ceil(TILE);
+    let tiles = rows.in_features.div_ceil(width) * tokens.div_ceil(width);
     let width = rows.in_features;
     let sums = Sums { output: d_input, columns: width, first_column: 0, width, accumulate };
-    add_parts::record_sums(rec, sums, rows.count, tiles, enough(rows.count), |sums, part| {
+    add_parts::record_sums(rec, sums, rows.count, tiles, enough, |sums, part| {
         let params = Params {
             tokens: tokens as u32,
             in_features: rows.in_features as u32,
@@ -61,6 +79,6 @@ pub fn record(
             scale: rows.scale,
         };
         let tensors = [&rows.weight, d_output, sums.output];
-        rec.dispatch(rows.kernel(&KERNELS), &tensors, params, fold(tiles * rows.count.div_ceil(part)))
+        rec.dispatch(rows.kernel(kernels), &tensors, params, fold(tiles * rows.count.div_ceil(part)))
     })
 }

@@ -7,12 +7,15 @@ pub mod absmax_int8;
 pub mod add_parts;
 pub mod linear;
 pub mod linear_gemv;
+pub mod linear_grad;
 pub mod linear_quad;
 pub mod linear_t;
 pub mod linear_t_gemv;
 pub mod linear_t_quad;
 pub mod linear_t_vec4;
+pub mod linear_t_wide;
 pub mod linear_vec4;
+pub mod linear_wide;
 pub mod pad_rows;
 pub mod row_squares;
 pub mod rows;
@@ -153,6 +156,37 @@ const fn enough(terms: usize) -> usize {
     if terms < 512 { 0 } else { 384 }
 }
 
+/// Width of the tiles of the products for many results, and how many workgroups of them fill a large GPU twice.
+const WIDE: usize = 128;
+const WIDE_ENOUGH: usize = 256;
+
+/// What those products share.
+const TILES: &str = wgsl!("../../../shaders/base/wide.wgsl");
+
+/// By which kernels a product is made, the width of their tiles, and how many workgroups are enough to fill a GPU.
+struct Tiles {
+    kernels: &'static [Kernel; 8],
+    width: usize,
+    enough: usize,
+}
+
+impl Tiles {
+    const fn wide(kernels: &'static [Kernel; 8]) -> Tiles {
+        Tiles { kernels, width: WIDE, enough: WIDE_ENOUGH }
+    }
+}
+
+/// Whether `[_, _]` sums over `terms` are to be made by wide tiles: where four fifths of their results count, and large GPUs, which
+/// run about 128 workgroups at a time, are busy in all rounds, or there are many rounds.
+pub(super) fn suit_wide([left, right]: [usize; 2], terms: usize) -> bool {
+    let tiles = left.div_ceil(WIDE) * right.div_ceil(WIDE);
+    if tiles == 0 || terms == 0 || left * right < tiles * (WIDE * WIDE / 5 * 4) {
+        return false;
+    }
+    let groups = tiles * terms.div_ceil(add_parts::part(terms, tiles, WIDE_ENOUGH));
+    groups >= 512 || groups > 128 && groups.next_multiple_of(128) - groups <= 32
+}
+
 /// Tokens from which on the products by quads are faster: they make 16 or 32 at a time, the others on software adapters 8.
 const QUADS_FROM: usize = 9;
 
@@ -177,26 +211,27 @@ const WEIGHTS: [&str; 8] = [
     wgsl!("../../../shaders/base/weight_q4_1.wgsl"),
 ];
 
-/// One product in all layouts: its kernels in the order of [`Layout::ALL`]. Constants are those of each layout or of all.
+/// One product in all layouts: its kernels in the order of [`Layout::ALL`]. Constants are those of each layout or of all; what the
+/// product shares with others, if anything, is the last.
 macro_rules! product {
-    ($product:literal, $path:literal, $buffers:tt, $constants:expr) => {{
+    ($product:literal, $path:literal, $buffers:tt, $constants:expr $(, $shared:expr)?) => {{
         const PRODUCT: &str = wgsl!($path);
         const CONSTANTS: [&[(&str, u32, u32)]; 8] = $constants;
         [
-            product!(@one $product, "f32", 0, Read, $buffers),
-            product!(@one $product, "f32_any", 1, Read, $buffers),
-            product!(@one $product, "f16", 2, ReadWords, $buffers),
-            product!(@one $product, "bf16", 3, ReadWords, $buffers),
-            product!(@one $product, "ternary", 4, ReadWords, $buffers),
-            product!(@one $product, "q8_0", 5, ReadWords, $buffers),
-            product!(@one $product, "q4_0", 6, ReadWords, $buffers),
-            product!(@one $product, "q4_1", 7, ReadWords, $buffers),
+            product!(@one $product, "f32", 0, Read, $buffers $(, $shared)?),
+            product!(@one $product, "f32_any", 1, Read, $buffers $(, $shared)?),
+            product!(@one $product, "f16", 2, ReadWords, $buffers $(, $shared)?),
+            product!(@one $product, "bf16", 3, ReadWords, $buffers $(, $shared)?),
+            product!(@one $product, "ternary", 4, ReadWords, $buffers $(, $shared)?),
+            product!(@one $product, "q8_0", 5, ReadWords, $buffers $(, $shared)?),
+            product!(@one $product, "q4_0", 6, ReadWords, $buffers $(, $shared)?),
+            product!(@one $product, "q4_1", 7, ReadWords, $buffers $(, $shared)?),
         ]
     }};
-    (@one $product:literal, $layout:literal, $i:literal, $access:ident, [$($buffer:expr),*]) => {
+    (@one $product:literal, $layout:literal, $i:literal, $access:ident, [$($buffer:expr),*] $(, $shared:expr)?) => {
         Kernel {
             name: concat!("base/", $product, "_", $layout),
-            source: &[$crate::kernels::base::WEIGHTS[$i], PRODUCT],
+            source: &[$crate::kernels::base::WEIGHTS[$i], $($shared,)? PRODUCT],
             buffers: &[("weight", Access::$access), $($buffer),*],
             constants: CONSTANTS[$i],
             params_size: size_of::<Params>(),
@@ -211,9 +246,11 @@ pub(super) fn products() -> impl Iterator<Item = &'static Kernel> {
         &linear::KERNELS,
         &linear_gemv::KERNELS,
         &linear_vec4::KERNELS,
+        &linear_wide::KERNELS,
         &linear_t::KERNELS,
         &linear_t_gemv::KERNELS,
         &linear_t_vec4::KERNELS,
+        &linear_t_wide::KERNELS,
         &rows::KERNELS,
         &row_squares::KERNELS,
     ]

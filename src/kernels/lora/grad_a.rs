@@ -4,7 +4,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{finite, grad_a_tiled, many};
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+use crate::gpu::{Access, Kernel, Profile, Recording, Tensor, fold};
+use crate::kernels::base::{linear_grad, suit_wide};
 
 const RANKS: usize = 8;
 
@@ -32,6 +33,9 @@ pub fn record(rec: &Recording, dh: &Tensor, x: &Tensor, d_a: &Tensor, scale: f32
     let [tokens, _] = dh.matrix("dh")?;
     dh.expect_shape("dh", &[tokens, rank])?;
     x.expect_shape("x", &[tokens, in_features])?;
+    if rec.gpu().profile() == Profile::Hardware && suit_wide([rank, in_features], tokens) {
+        return linear_grad::record(rec, dh, x, d_a, finite("scale", scale)?);
+    }
     if many(rec, tokens) {
         return grad_a_tiled::record(rec, dh, x, d_a, scale);
     }

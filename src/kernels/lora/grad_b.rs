@@ -4,7 +4,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{finite, grad_b_tiled, many};
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+use crate::gpu::{Access, Kernel, Profile, Recording, Tensor, fold};
+use crate::kernels::base::{linear_grad, suit_wide};
 
 const RANKS: usize = 8;
 
@@ -32,6 +33,9 @@ pub fn record(rec: &Recording, d_output: &Tensor, h: &Tensor, d_b: &Tensor, scal
     let [tokens, _] = h.matrix("h")?;
     d_output.expect_shape("d_output", &[tokens, out_features])?;
     h.expect_shape("h", &[tokens, rank])?;
+    if rec.gpu().profile() == Profile::Hardware && suit_wide([out_features, rank], tokens) {
+        return linear_grad::record(rec, d_output, h, d_b, finite("scale", scale)?);
+    }
     if many(rec, tokens) {
         return grad_b_tiled::record(rec, d_output, h, d_b, scale);
     }

@@ -1,0 +1,27 @@
+//! output = scale·x·Wᵀ + bias; overwrites its columns of output; for many tokens and outputs.
+
+use super::linear::{Params, record_by};
+use super::{Bias, Rows, TILES, Tiles, product};
+use crate::error::Result;
+use crate::gpu::{Access, Kernel, Recording, Tensor};
+
+/// `shaders/base/linear_wide.wgsl` with each layout.
+pub static KERNELS: [Kernel; 8] = product!(
+    "linear_wide",
+    "../../../shaders/base/linear_wide.wgsl",
+    [("bias", Access::Read), ("x", Access::Read), ("output", Access::Write)],
+    [&[]; 8],
+    TILES
+);
+
+/// Records what [`linear`](super::linear) does.
+pub fn record(
+    rec: &Recording,
+    rows: &Rows,
+    bias: Option<Bias>,
+    x: &Tensor,
+    output: &Tensor,
+    first_column: usize,
+) -> Result<()> {
+    record_by(rec, Tiles::wide(&KERNELS), rows, bias, x, output, first_column)
+}

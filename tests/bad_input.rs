@@ -245,6 +245,8 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
         ("grad_a", lora::grad_a::record(&rec, &t(&[3, 2]), &t(&[2, 4]), &t(&[2, 4]), 1.0), "x"),
         ("input_grad", lora::input_grad::record(&rec, &t(&[2, 4]), &t(&[3, 1]), &t(&[3, 4]), 1.0), "dh"),
         ("input_grad", lora::input_grad::record(&rec, &t(&[2, 4]), &t(&[3, 2]), &t(&[4, 3]), 1.0), "d_input"),
+        ("linear_grad", base::linear_grad::record(&rec, &t(&[3, 2]), &t(&[3, 4]), &t(&[1, 4]), 1.0), "left"),
+        ("linear_grad", base::linear_grad::record(&rec, &t(&[3, 1]), &t(&[2, 4]), &t(&[1, 4]), 1.0), "right"),
         ("linear", frozen.forward(&rec, &t(&[3, 5]), &t(&[3, 5])), "x"),
         ("linear", frozen.forward(&rec, &t(&[3, 4]), &t(&[2, 5])), "output"),
         ("linear", base::linear::record(&rec, &rows, bias(4, 0), &t(&[3, 4]), &t(&[3, 5]), 0), "bias"),

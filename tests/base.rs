@@ -388,6 +388,43 @@ async fn quantised_activations_agree_and_their_gradient_goes_straight_through() 
     }
 }
 
+/// Where a large GPU has enough to do, hardware's products are made by wide tiles, their sums in parts, and a wrong one is seen.
+#[cfg(not(target_arch = "wasm32"))]
+#[pollster::test]
+async fn many_results_are_made_by_wide_tiles() {
+    let [tokens, width] = [512, 1024];
+    let mut rng = Rng(7);
+    let file = File::random(Layout::F32, width, width, &mut rng);
+    let [x, d_output] = [(); 2].map(|()| rng.numbers(tokens * width));
+    let run = async |wrong: Option<&str>| {
+        let gpu = common::fresh_gpu(Some(lora_webgpu::Profile::Hardware)).await;
+        if let Some(name) = wrong {
+            let kernel = lora_webgpu::kernels::all().find(|kernel| kernel.name == name).unwrap();
+            gpu.replace_shader(name, kernel.text().replace("params.scale * sums", "2.0 * params.scale * sums"));
+        }
+        let layer = layer(&gpu, &file, None, ALL, 1 << 20);
+        let [x, d_output] = [&x, &d_output].map(|v| Tensor::from_slice(&gpu, "given", &[tokens, width], v).unwrap());
+        both_ways(&gpu, &layer, &x, &d_output).await
+    };
+    let some = |of: &[f32]| -> Vec<f32> {
+        [0, 127, 128, 300, 511].iter().flat_map(|t| &of[t * width..][..width]).copied().collect()
+    };
+    let d = dims(5, &file);
+    let expected = [
+        products(&equations::linear(d, &file.values, None, &f64s(&some(&x)))),
+        products(&equations::linear_t(d, &file.values, &f64s(&some(&d_output)))),
+    ];
+    let found = run(None).await;
+    for ((name, found), expected) in ["output", "d_input"].iter().zip(&found).zip(&expected) {
+        assert_close(name, &some(found), expected);
+    }
+    for (i, wrong) in ["base/linear_wide_f32", "base/linear_t_wide_f32"].into_iter().enumerate() {
+        let changed = run(Some(wrong)).await;
+        assert_eq!(changed[i], found[i].iter().map(|v| 2.0 * v).collect::<Vec<_>>(), "{wrong} was not used");
+        assert_eq!(bits(&changed[1 - i]), bits(&found[1 - i]), "{wrong}: the other");
+    }
+}
+
 // ── bytes of other writers ──
 
 /// PyTorch's products of ternary weights in transformers' packing.

@@ -63,9 +63,9 @@ fn main(
                 tiles[to + 3 * FOURS] = columns[3];
             } else {
                 tiles[(16 + row.x) * FOURS + index % FOURS] = next[0];
-                tiles[(16 + row.y) * FOURS + (index % FOURS ^ 2)] = next[1];
-                tiles[(16 + row.z) * FOURS + (index % FOURS ^ 4)] = next[2];
-                tiles[(16 + row.w) * FOURS + (index % FOURS ^ 6)] = next[3];
+                tiles[(16 + row.y) * FOURS + ((index % FOURS) ^ 2)] = next[1];
+                tiles[(16 + row.z) * FOURS + ((index % FOURS) ^ 4)] = next[2];
+                tiles[(16 + row.w) * FOURS + ((index % FOURS) ^ 6)] = next[3];
             }
         }
         workgroupBarrier();

@@ -54,6 +54,13 @@ fn main(
     // One round more than there are: the first only reads.
     for (var first = first_part; first < end + 16; first += 16) {
         if first > first_part {
+            if first > params.tokens {
+                let inside = first - 16 + term + vec4u(0, 4, 8, 12) < vec4u(params.tokens);
+                next[0] = select(vec4f(), next[0], inside.x);
+                next[1] = select(vec4f(), next[1], inside.y);
+                next[2] = select(vec4f(), next[2], inside.z);
+                next[3] = select(vec4f(), next[3], inside.w);
+            }
             tiles[to + four] = next[0];
             tiles[to + 4 * FOURS + (four ^ 2)] = next[1];
             tiles[to + 8 * FOURS + (four ^ 4)] = next[2];
@@ -71,13 +78,6 @@ fn main(
             next[1] = right_four(tokens.y + columns);
             next[2] = right_four(tokens.z + columns);
             next[3] = right_four(tokens.w + columns);
-        }
-        if first + 16 > params.tokens {
-            let inside = first + term + vec4u(0, 4, 8, 12) < vec4u(params.tokens);
-            next[0] = select(vec4f(), next[0], inside.x);
-            next[1] = select(vec4f(), next[1], inside.y);
-            next[2] = select(vec4f(), next[2], inside.z);
-            next[3] = select(vec4f(), next[3], inside.w);
         }
         if first > first_part {
             add_tiles(&sums, local);

@@ -56,6 +56,14 @@ fn main(
     for (var first_k = first_part; first_k < end + 16; first_k += 16) {
         if first_k > first_part {
             if of_d {
+                // Rows past the end repeat the last one, times 0.
+                if first_k > params.rows {
+                    let inside = first_k - 16 + 4 * k4 + vec4u(0, 1, 2, 3) < vec4u(params.rows);
+                    next[0] = select(vec4f(), next[0], inside);
+                    next[1] = select(vec4f(), next[1], inside);
+                    next[2] = select(vec4f(), next[2], inside);
+                    next[3] = select(vec4f(), next[3], inside);
+                }
                 let columns = transpose(next);
                 tiles[to] = columns[0];
                 tiles[to + FOURS] = columns[1];
@@ -81,14 +89,6 @@ fn main(
             next[1] = unpack(load(k.y, input4 / CHUNK), input4 % CHUNK);
             next[2] = unpack(load(k.z, input4 / CHUNK), input4 % CHUNK);
             next[3] = unpack(load(k.w, input4 / CHUNK), input4 % CHUNK);
-        }
-        // Rows past the end repeat the last one, times 0.
-        if of_d && first_k + 16 > params.rows {
-            let inside = first_k + 4 * k4 + vec4u(0, 1, 2, 3) < vec4u(params.rows);
-            next[0] = select(vec4f(), next[0], inside);
-            next[1] = select(vec4f(), next[1], inside);
-            next[2] = select(vec4f(), next[2], inside);
-            next[3] = select(vec4f(), next[3], inside);
         }
         if first_k > first_part {
             add_tiles(&sums, local);

@@ -54,6 +54,9 @@ fn main(
     // One round more than there are: the first only reads.
     for (var first_k = first_part; first_k < end + 4; first_k += 4) {
         if first_k > first_part {
+            if first_k > columns4 && first_k - 4 + k4 >= columns4 {
+                next = mat4x4f();
+            }
             let columns = transpose(next);
             tiles[to] = columns[0];
             tiles[to + FOURS] = columns[1];
@@ -69,9 +72,6 @@ fn main(
             next[1] = unpack(load(rows.y, k / CHUNK), k % CHUNK);
             next[2] = unpack(load(rows.z, k / CHUNK), k % CHUNK);
             next[3] = unpack(load(rows.w, k / CHUNK), k % CHUNK);
-        }
-        if first_k + 4 > columns4 && first_k + k4 >= columns4 {
-            next = mat4x4f();
         }
         if first_k > first_part {
             add_tiles(&sums, local);

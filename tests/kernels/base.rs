@@ -497,7 +497,7 @@ const fn wide(own: [Mutation; 10]) -> [Mutation; 16] {
     all
 }
 const LINEAR_WIDE: Mutations = &wide([
-    ("what is beyond the last column kept", "first_k + k4 >= columns4", "false"),
+    ("what is beyond the last column kept", "first_k - 4 + k4 >= columns4", "false"),
     ("the sum stopping at the tile", "first_k < end + 4", "first_k < first_part + 8"),
     ("all parts the first", "let first_part = slice * params.part", "let first_part = 0 * params.part"),
     ("the bias in all parts", "params.has_bias == 1 && slice == 0", "params.has_bias == 1"),

@@ -575,11 +575,12 @@ fn rope_settings_are_read_in_both_forms() {
 
 #[wasm_bindgen_test(unsupported = test)]
 fn an_unsupported_configuration_names_field_and_value() {
-    let unsupported: [(&[Field], [&str; 2]); 12] = [
+    let unsupported: [(&[Field], [&str; 2]); 13] = [
         (&[("model_type", "\"gpt2\"")], ["model_type", "gpt2"]),
         (&[("model_type", "null")], ["model_type", "null"]),
         (&[("hidden_act", "\"gelu\"")], ["hidden_act", "gelu"]),
         (&[("model_type", "\"mistral\""), ("sliding_window", "4096")], ["sliding_window", "4096"]),
+        (&[("model_type", "\"mistral\""), ("max_position_embeddings", "4097")], ["sliding_window", "4096"]),
         (&[("model_type", "\"qwen2\""), ("use_sliding_window", "true")], ["use_sliding_window", "true"]),
         (&[("layer_types", "[\"full_attention\", \"sliding_attention\"]")], ["layer_types", "sliding_attention"]),
         (&[("quantization_config", "{\"quant_method\": \"gptq\"}")], ["quantization_config", "gptq"]),
@@ -587,7 +588,10 @@ fn an_unsupported_configuration_names_field_and_value() {
         (&[("rope_parameters", "{\"rope_type\": \"longrope\"}")], ["rope_parameters.rope_type", "longrope"]),
         (&[("partial_rotary_factor", "0.5")], ["partial_rotary_factor", "0.5"]),
         (&[("model_type", "\"qwen3\""), ("mlp_bias", "true")], ["mlp_bias", "true"]),
-        (&[("model_type", "\"mistral\""), ("attention_bias", "true")], ["attention_bias", "true"]),
+        (
+            &[("model_type", "\"mistral\""), ("sliding_window", "null"), ("attention_bias", "true")],
+            ["attention_bias", "true"],
+        ),
     ];
     for (fields, words) in unsupported {
         refused(words[0], ModelConfig::parse(&config_with(fields)), "unsupported", &words);

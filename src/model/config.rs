@@ -223,7 +223,15 @@ impl ModelConfig {
             return fields.refuse("hidden_act", &format!("{act} is for {model_type}"));
         }
         let slides = match family {
-            Family::Mistral => fields.size("sliding_window")?.is_some_and(|window| window < max_positions),
+            Family::Mistral => match fields.size("sliding_window")? {
+                None if !fields.0.iter().any(|(name, _)| name == "sliding_window") && max_positions > 4096 => {
+                    let text = format!(
+                        "{FILE}: no `sliding_window`, which means 4096, is not supported; null, attention to all earlier tokens, is"
+                    );
+                    return Err(Error::unsupported(text));
+                }
+                window => window.is_some_and(|window| window < max_positions),
+            },
             Family::Qwen2 | Family::Qwen3 => fields.flag("use_sliding_window")?,
             Family::Llama | Family::Bitnet => false,
         };

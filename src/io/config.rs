@@ -313,8 +313,17 @@ impl AdapterConfig {
 
     /// Replaces modules, ranks and alphas, and leaves everything else.
     pub(crate) fn retarget(&mut self, new: &NewConfig) -> Result<()> {
-        // A pattern for one whole name and no other.
-        let exact = |name: &str| {
+        // A pattern for one whole name and no other: the name itself, which PEFT before 0.15 looks up, unless it is also the end of
+        // another, or means more as a pattern.
+        let patterns = new.ranks.len() + new.alphas.len();
+        let few = patterns.saturating_mul(new.target_modules.len()) < MOST_PAIRS;
+        let exact = |name: &String| {
+            if few
+                && let Ok(key @ Key::Name(..)) = Key::new(name)
+                && !new.target_modules.iter().any(|other| other != name && key.matches(other))
+            {
+                return quoted(name);
+            }
             let mut text = String::from("^");
             for c in name.chars() {
                 text.push_str(if c.is_ascii_punctuation() && c != '_' { "\\" } else { "" });
@@ -326,7 +335,7 @@ impl AdapterConfig {
             true => "{}".to_string(),
             false => format!("{{\n    {}\n  }}", entries.join(",\n    ")),
         };
-        let entry = |name: &str, value: f64| format!("{}: {}", exact(name), number(value));
+        let entry = |name: &String, value: f64| format!("{}: {}", exact(name), number(value));
         let targets = new.target_modules.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(",\n    ");
         self.set_all(&[
             ("r", new.rank.to_string()),
@@ -554,6 +563,8 @@ enum Key {
     Pattern(Pattern),
 }
 
+/// Pairs of names that are compared before patterns are written.
+const MOST_PAIRS: usize = 10_000_000;
 /// Steps of all the keys that are no plain names: each is tried on each module.
 const MOST_STEPS: usize = 10_000;
 

@@ -385,6 +385,7 @@ export class PeftAdapter {
     if (!this.changesBase) return this;
     const files = await Promise.all(list(options.model).map((file) => sliceable("model", file)));
     const headers = await Promise.all(files.map(headerOf));
+    rename(headers, (names) => this.#raw.renamed(names));
     const plain = new RawPlain(this.#raw);
     for (let name = plain.wanted(); name !== undefined; name = plain.wanted()) {
       const at = headers.findIndex((header) => header.tensors.some((t) => t.name === `${name}.weight`));
@@ -708,7 +709,12 @@ export async function mergeInto(
   }
 }
 
-const checkMerged = (raw: RawPeft, headers: Header[]): void => raw.checkMerge(headers.flatMap((header) => header.tensors.map((t) => t.name)));
+/** Gives the tensors the names by which the adapter knows them. */
+const rename = (headers: Header[], names: (theirs: string[]) => string[]): void => {
+  const tensors = headers.flatMap((header) => header.tensors);
+  names(tensors.map(({ name }) => name)).forEach((name, i) => Object.assign(tensors[i] as object, { name }));
+};
+const checkMerged = (raw: RawPeft, headers: Header[]): void => rename(headers, (names) => raw.checkMerge(names));
 
 /**
  * A model with an adapter in it: `W + scaling·B·A` in the model's own number format, everything else as it is. `model` is a

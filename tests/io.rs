@@ -1462,6 +1462,127 @@ async fn the_embedding_of_a_tied_model_is_not_merged() {
     assert!(bare.merge(&of_ones(&[("embed_tokens.weight", &[9, 4])])).is_ok());
 }
 
+/// Embeddings of other families are heads, too, where there is none beside them; those of positions are not.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn embeddings_of_every_name_are_kept_out_of_tied_heads() {
+    let adapter = |name: &str, whole: bool| {
+        let kind = AdapterKind::Embedding;
+        let module = AdapterModule { kind, ..random_module(&mut Rng(3), name, 2, 9, 4) };
+        if !whole {
+            return Adapter::new(vec![module], None).unwrap();
+        }
+        let mut adapter = Adapter::new(vec![random_module(&mut Rng(3), "encoder.q", 2, 4, 4)], None).unwrap();
+        let (name, shape) = (format!("{name}.weight"), vec![9, 4]);
+        adapter.others.push(OtherTensor { name, dtype: Dtype::F32, shape, data: ones(36) });
+        adapter
+    };
+    for (embedding, beside, tied) in [
+        ("shared", "decoder.final_layer_norm.weight", true),
+        ("shared", "encoder.final_layer_norm.weight", false), // T5's encoder alone
+        ("model.shared", "model.norm.weight", true),
+        ("transformer.word_embeddings", "transformer.ln_f.weight", true),
+        ("gpt_neox.embed_in", "gpt_neox.norm.weight", true),
+        ("gpt_neox.embed_in", "embed_out.weight", false),
+        ("model.tok_embeddings", "output.weight", false),
+        ("model.tok_embeddings", "model.layers.0.attention.output.weight", true),
+        ("bert.embeddings.word_embeddings", "cls.predictions.transform.dense.weight", true),
+        ("bert.embeddings.word_embeddings", "classifier.weight", false),
+        ("bert.embeddings.position_embeddings", "cls.predictions.transform.dense.weight", false),
+        ("transformer.wpe", "transformer.ln_f.weight", false),
+    ] {
+        let tensor = format!("{embedding}.weight");
+        let model = of_ones(&[(&tensor, &[9, 4]), ("encoder.q.weight", &[4, 4]), (beside, &[4])]);
+        for whole in [false, true] {
+            let merged = adapter(embedding, whole).merge(&model);
+            match tied {
+                true => drop(refused(embedding, merged, "unsupported", &[embedding, "lm_head.weight", "tied"])),
+                false => assert!(merged.is_ok(), "{embedding} beside {beside}: {:?}", merged.err()),
+            }
+        }
+    }
+}
+
+/// A file that was saved from the model without its head has names without the first word, and an adapter can be of either.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn names_with_and_without_their_first_word_are_those_of_one_model() {
+    let of = |names: &[&str]| {
+        let modules = names.iter().map(|name| random_module(&mut Rng(23), name, 2, 3, 5)).collect();
+        let mut adapter = Adapter::new(modules, None).unwrap();
+        adapter.config.set("fan_in_fan_out", "true").unwrap();
+        adapter
+    };
+    let model = |names: &[&str]| of_ones(&names.iter().map(|name| (*name, &[3, 5][..])).collect::<Vec<_>>());
+    let (long, short) = (["transformer.h.0.c_attn", "transformer.h.1.c_attn"], ["h.0.c_attn", "h.1.c_attn"]);
+    let (longs, shorts) = (
+        ["transformer.h.0.c_attn.weight", "transformer.h.1.c_attn.weight"],
+        ["h.0.c_attn.weight", "h.1.c_attn.weight"],
+    );
+    let plain = of(&long).merge(&model(&longs)).unwrap();
+    for (adapter, tensors) in [(&long, &shorts), (&short, &longs), (&short, &shorts)] {
+        let (adapter, file) = (of(adapter), model(tensors));
+        let report = adapter.report(&modules(&file), true).unwrap();
+        assert_eq!((report.matched, report.missing), (vec![0, 1], vec![]));
+        let merged = adapter.merge(&file).unwrap();
+        for (name, expected) in tensors.iter().zip(longs) {
+            assert_eq!(tensor(&merged, name), tensor(&plain, expected), "the file's own names");
+            assert_ne!(tensor(&merged, name), [1.0; 15]);
+        }
+    }
+    // What fits in part, or in two ways, is not guessed at.
+    for tensors in [
+        &["h.0.c_attn.weight", "h.2.c_attn.weight"][..],
+        &["transformer.h.0.c_attn.weight", "h.1.c_attn.weight"],
+        &["wte.weight"],
+    ] {
+        refused("in part", of(&long).merge(&model(tensors)), "unmatched", &["transformer.h."]);
+    }
+    let two = ["a.h.0.c_attn.weight", "a.h.1.c_attn.weight", "b.h.0.c_attn.weight", "b.h.1.c_attn.weight"];
+    refused("in two ways", of(&short).merge(&model(&two)), "unmatched", &["h.0.c_attn.weight"]);
+    let deep = ["a.b.h.0.c_attn.weight", "a.b.h.1.c_attn.weight"];
+    refused("by two words", of(&short).merge(&model(&deep)), "unmatched", &["h.0.c_attn.weight"]);
+}
+
+/// A tied model's file has no head, but the model has, which was perhaps trained.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn the_head_of_a_tied_model_is_a_module() {
+    let (q, head) =
+        (random_module(&mut Rng(3), "model.q_proj", 2, 4, 4), random_module(&mut Rng(4), "lm_head", 2, 4, 9));
+    let adapter = Adapter::new(vec![q, head], None).unwrap();
+    let file = of_ones(&[("model.embed_tokens.weight", &[9, 4]), ("model.q_proj.weight", &[4, 4])]);
+    let report = adapter.report(&modules(&file), true).unwrap();
+    assert_eq!((report.matched, report.missing, report.leftover), (vec![0, 1], vec![], vec![]));
+    refused("no tensor of it", adapter.merge(&file), "unmatched", &["lm_head.weight"]);
+    for other in [[8, 4], [9, 5]] {
+        let file = of_ones(&[("model.embed_tokens.weight", &other), ("model.q_proj.weight", &[4, 4])]);
+        refused("other widths", adapter.report(&modules(&file), true), "unmatched", &["lm_head"]);
+    }
+}
+
+/// Each name means one module to PEFT before 0.15, which looks it up, and since, which takes it for a pattern of a name's end.
+#[wasm_bindgen_test(unsupported = pollster::test)]
+async fn ranks_and_alphas_of_single_modules_are_written_by_their_names() {
+    let patterns = |modules: &[(&str, usize)]| {
+        let modules = modules.iter().map(|(name, rank)| random_module(&mut Rng(29), name, *rank, 3, 5));
+        let modules: Vec<_> = modules.map(|module| AdapterModule { alpha: module.rank as f64, ..module }).collect();
+        let adapter = Adapter::new(modules.clone(), None).unwrap();
+        for module in &modules {
+            let own = (adapter.config.rank_of(&module.name), adapter.config.alpha_of(&module.name));
+            assert_eq!(own, (module.rank, module.alpha), "{}", module.name);
+        }
+        let written = |key: &str| serde_json::from_str::<Value>(adapter.config.get(key).unwrap()).unwrap();
+        assert_eq!(
+            written("rank_pattern").as_object().unwrap().len(),
+            written("alpha_pattern").as_object().unwrap().len()
+        );
+        written("rank_pattern")
+    };
+    let plain = patterns(&[("a.q_proj", 4), ("a.k_proj", 4), ("a.v_proj", 2), ("a-b.v_proj", 3)]);
+    assert_eq!(plain, serde_json::json!({"a.v_proj": 2, "a-b.v_proj": 3}));
+    // The end of another, one that is like another but for the point, and one that is more than a name.
+    let exact = patterns(&[("b.a.q", 4), ("c.a.q", 4), ("a.q", 2), ("e.q", 3), ("e_q", 4), ("l+x.q", 5)]);
+    assert_eq!(exact, serde_json::json!({r"^a\.q": 2, r"^e\.q": 3, r"^l\+x\.q": 5}));
+}
+
 /// Norms and other modules that are no matrices can be trained whole.
 #[wasm_bindgen_test(unsupported = pollster::test)]
 async fn modules_that_are_no_matrices_are_reported_and_merged() {

@@ -361,8 +361,26 @@ impl Adapter {
     /// [`Unmatched`](crate::error::ErrorKind::Unmatched) where none of its modules is one of the model, and with `strict` where any tensor is left over;
     /// [`Shape`](crate::error::ErrorKind::Shape) where a module has other widths.
     pub fn report(&self, model: &[ModelModule], strict: bool) -> Result<Report> {
+        let mut model = model.to_vec();
+        let wanted: Vec<String> = self.modules.iter().map(|m| m.name.clone()).collect();
+        let names = model.iter_mut().map(|own| std::mem::take(&mut own.name)).collect();
+        for (own, name) in model.iter_mut().zip(Adapter::renamed(&wanted, names)) {
+            own.name = name;
+        }
+        // The head of a tied model is no tensor of its file, but of the embedding's widths.
+        let head = self.modules.iter().find(|m| m.name == "lm_head" && m.kind == AdapterKind::Linear);
+        if let Some(head) = head.filter(|_| model.iter().all(|own| own.name != "lm_head"))
+            && let Some(embedding) = model.iter().find(|own| {
+                own.kind == ModuleKind::Embedding
+                    && [own.in_features, own.out_features] == [head.out_features(), head.in_features()]
+            })
+        {
+            let (in_features, out_features) = (embedding.out_features, embedding.in_features);
+            let (name, kind) = (head.name.clone(), ModuleKind::Linear);
+            model.push(ModelModule { name, kind, in_features, out_features, is_output_head: true });
+        }
         // Of a weight [in, out] a model's file alone does not say which is which.
-        self.fit(model, strict, self.config.fan_in_fan_out())
+        self.fit(&model, strict, self.config.fan_in_fan_out())
     }
 
     /// The same, where `turned` for a model whose widths may be the other way round.

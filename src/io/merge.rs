@@ -79,28 +79,74 @@ impl Adapter {
         firsts.map(|i| names[i].clone()).collect()
     }
 
-    /// That a model of these tensors can be merged with it.
+    /// Names of a model's modules or tensors as the adapter has them, which names `wanted` of them: a file that was saved from the
+    /// model without its head calls `h.0` what is `transformer.h.0` in the whole one, and an adapter can be of either. The names
+    /// stay where any is wanted as it is, or the same word before or off all of them does not make every one fit.
+    pub(crate) fn renamed(wanted: &[String], mut names: Vec<String>) -> Vec<String> {
+        let sorted = order(names.len(), &mut |i, j| names[i] < names[j]);
+        let has = |name: &str| find(&sorted, &|i| names[i].as_str(), name).is_some();
+        let Some(first) = wanted.first().filter(|_| !wanted.iter().any(|name| has(name))) else { return names };
+        let word = first.split_inclusive('.').next().unwrap_or_default().to_string();
+        if wanted.iter().all(|name| name.strip_prefix(&word).is_some_and(has)) {
+            names.iter_mut().for_each(|name| name.insert_str(0, &word));
+            return names;
+        }
+        let words = names.iter().filter_map(|name| name.strip_suffix(first.as_str()));
+        let mut words = words.filter(|word| word.find('.').is_some_and(|dot| dot + 1 == word.len()));
+        if let (Some(word), None) = (words.next().map(String::from), words.next())
+            && wanted.iter().all(|name| has(&format!("{word}{name}")))
+        {
+            for name in &mut names {
+                if name.starts_with(&word) {
+                    name.drain(..word.len());
+                }
+            }
+        }
+        names
+    }
+
+    /// That a model of these tensors can be merged with it; their names by which [`Adapter::merge_tensor`] knows them.
     ///
     /// # Errors
     /// [`Unmatched`](crate::error::ErrorKind::Unmatched) where it lacks a tensor that the adapter changes; [`Unsupported`](crate::error::ErrorKind::Unsupported) where
     /// one of them is the embedding and there is no head: whoever loads the model makes the embedding its head, and the adapter
     /// would be in both. With `ensure_weight_tying` it is.
-    pub fn check_merge(&self, tensors: &[String]) -> Result<()> {
-        let tied = self.config.get("ensure_weight_tying") != Some("true")
-            && !tensors.iter().any(|name| name.ends_with("lm_head.weight"));
+    pub fn check_merge(&self, tensors: Vec<String>) -> Result<Vec<String>> {
+        let changed = self.merged_tensors();
+        let tensors = Adapter::renamed(&changed, tensors);
+        let tied = self.config.get("ensure_weight_tying") != Some("true") && !tensors.iter().any(|name| is_head(name));
         let order = order(tensors.len(), &mut |i, j| tensors[i] < tensors[j]);
-        for name in self.merged_tensors() {
+        for name in changed {
             if find(&order, &|i| tensors[i].as_str(), &name).is_none() {
                 return Err(Error::unmatched(format!("the model has no tensor {name}, which the adapter changes")));
             }
-            if tied && [".embed_tokens.weight", ".wte.weight"].iter().any(|end| name.ends_with(end)) {
+            if tied && self.is_tied(&name, &tensors) {
                 return Err(Error::unsupported(format!(
                     "{name}: the model has no lm_head.weight, so that its head is tied to the embedding and would be changed \
                      with it; expected an adapter that leaves the embedding, or a model with a head of its own"
                 )));
             }
         }
-        Ok(())
+        Ok(tensors)
+    }
+
+    /// Whether this tensor that the adapter changes is an embedding which a model without a head of its own uses as one.
+    fn is_tied(&self, name: &str, tensors: &[String]) -> bool {
+        let module = name.strip_suffix(".weight").unwrap_or(name);
+        let (parent, last) = module.rsplit_once('.').unwrap_or(("", module));
+        // Of positions and types of tokens no head is made.
+        let of_tokens = !["pos", "type", "wpe"].iter().any(|word| last.contains(word));
+        let known = ["embed_tokens", "wte", "word_embeddings", "shared", "embed_in", "tok_embeddings"].contains(&last);
+        let adapted = || self.modules.iter().any(|m| m.kind == AdapterKind::Embedding && m.name == module);
+        let any = |start: &[&str]| tensors.iter().any(|name| start.iter().any(|start| name.starts_with(start)));
+        (known || of_tokens && adapted())
+            && match parent.rsplit('.').next() {
+                // A model without a head, unless it is one of T5's with a decoder.
+                Some("") => last == "shared" && any(&["decoder."]),
+                // An encoder of BERT's form has a head where one of masked words is beside it.
+                Some("embeddings") => any(&["cls.predictions.", "lm_head.", "vocab_transform."]),
+                _ => true,
+            }
     }
 
     /// A tensor of the model with the adapter in it, of the same type and shape, from its bytes; nothing for a tensor that the
@@ -176,15 +222,21 @@ impl Adapter {
         let file = SafetensorsFile::parse("the model", model)?;
         let mut names = Vec::new();
         file.header.tensors.iter().for_each(|tensor| names.push(tensor.name.clone()));
-        self.check_merge(&names)?;
+        let names = self.check_merge(names)?;
         let mut out = model.to_vec();
-        for tensor in &file.header.tensors {
-            if let Some(merged) = self.merge_tensor(tensor, file.data(tensor))? {
+        for (tensor, name) in file.header.tensors.iter().zip(names) {
+            if let Some(merged) = self.merge_tensor(&TensorInfo { name, ..tensor.clone() }, file.data(tensor))? {
                 out[tensor.range.start as usize..tensor.range.end as usize].copy_from_slice(&merged);
             }
         }
         Ok(out)
     }
+}
+
+/// Whether a tensor is a model's own output head, by its name.
+fn is_head(name: &str) -> bool {
+    name == "output.weight"
+        || ["lm_head.weight", "embed_out.weight", "output_layer.weight"].iter().any(|end| name.ends_with(end))
 }
 
 /// Elements as f64, all of them exactly.

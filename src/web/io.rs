@@ -325,10 +325,15 @@ impl RawPeft {
         Ok(Float32Array::from(to_f32(&other.name, other.dtype, &other.data)?.as_slice()))
     }
 
-    /// That a model of these tensors can be merged with it.
+    /// That a model of these tensors can be merged with it; their names as it has them.
     #[wasm_bindgen(js_name = checkMerge)]
-    pub fn check_merge(&self, tensors: Vec<String>) -> Result<()> {
-        Ok(self.0.check_merge(&tensors)?)
+    pub fn check_merge(&self, tensors: Vec<String>) -> Result<Vec<String>> {
+        Ok(self.0.check_merge(tensors)?)
+    }
+
+    /// Names of a model's tensors as the adapter has them.
+    pub fn renamed(&self, tensors: Vec<String>) -> Vec<String> {
+        Adapter::renamed(&self.0.merged_tensors(), tensors)
     }
 
     #[wasm_bindgen(js_name = mergedTensors)]

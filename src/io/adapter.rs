@@ -312,16 +312,16 @@ impl Adapter {
         if beyond.iter().all(|(key, _)| *key != "rank_pattern") {
             self.notes.extend(self.disagreements());
         }
-        let notes = beyond.iter().map(|(key, error)| {
-            format!("adapter_config.json: {key} is kept as it is, but which modules it means is not told: {error}")
-        });
+        let notes = beyond
+            .iter()
+            .map(|(key, error)| format!("adapter_config.json: {key} is kept, but not understood: {error}"));
         self.notes.extend(notes);
         if !self.modules.iter().any(|m| m.rank == self.config.rank()) && !self.modules.is_empty() {
             self.notes.push(format!("adapter_config.json: r is {}, but no tensor has that rank", self.config.rank()));
         }
         if self.lacks_biases() {
-            let text = "adapter_config.json: bias is lora_only, but no bias is in the file, as PEFT 0.7 to 0.19 left them out: \
-                        the model's own are used";
+            let text =
+                "bias is lora_only, but no bias is there, as PEFT 0.7 to 0.19 left them out: the model's own are used";
             self.notes.push(text.into());
         }
         if !self.config.use_dora() && self.modules.iter().any(|m| m.magnitude.is_some()) {

@@ -533,17 +533,9 @@ impl Adapter {
             if m.kind == AdapterKind::Conv1x1 || to_gguf_name(&m.name).is_none() {
                 lost.push(format!("{}: llama.cpp has no name for it", m.name));
             }
-            if model.is_some_and(|model| model.tied) {
-                // llama.cpp finds adapters by the tensor's name: token_embd's would be the head's, too, where its A is turned.
-                match (m.kind, m.name.as_str()) {
-                    (AdapterKind::Embedding, name) => {
-                        lost.push(format!("{name}: the model's output head is its embedding, and would get the same"));
-                    }
-                    (_, "lm_head") => {
-                        lost.push("lm_head: the model's output head is its embedding, so that GGUF has none".into());
-                    }
-                    _ => {}
-                }
+            // llama.cpp finds adapters by the tensor's name, and would multiply by the turned A of token_embd.
+            if (m.kind == AdapterKind::Embedding || m.name == "lm_head") && model.is_some_and(|model| model.tied) {
+                lost.push(format!("{}: the model's output head is its embedding, one tensor in GGUF", m.name));
             }
         }
         lost

@@ -134,17 +134,14 @@ impl Adapter {
     fn is_tied(&self, name: &str, tensors: &[String]) -> bool {
         let module = name.strip_suffix(".weight").unwrap_or(name);
         let (parent, last) = module.rsplit_once('.').unwrap_or(("", module));
-        // Of positions and types of tokens no head is made.
-        let of_tokens = !["pos", "type", "wpe"].iter().any(|word| last.contains(word));
-        let known = ["embed_tokens", "wte", "word_embeddings", "shared", "embed_in", "tok_embeddings"].contains(&last);
-        let adapted = || self.modules.iter().any(|m| m.kind == AdapterKind::Embedding && m.name == module);
-        let any = |start: &[&str]| tensors.iter().any(|name| start.iter().any(|start| name.starts_with(start)));
-        (known || of_tokens && adapted())
+        let known = ["embed_tokens", "wte", "word_embeddings", "shared", "embed_in", "tok_embeddings", "embeddings"];
+        let any = |start: &str| tensors.iter().any(|name| name.starts_with(start));
+        known.contains(&last)
             && match parent.rsplit('.').next() {
                 // A model without a head, unless it is one of T5's with a decoder.
-                Some("") => last == "shared" && any(&["decoder."]),
+                Some("") => last == "shared" && any("decoder."),
                 // An encoder of BERT's form has a head where one of masked words is beside it.
-                Some("embeddings") => any(&["cls.predictions.", "lm_head.", "vocab_transform."]),
+                Some("embeddings") => any("cls.predictions.") || any("lm_head.") || any("vocab_transform."),
                 _ => true,
             }
     }

@@ -225,10 +225,9 @@ impl ModelConfig {
         let slides = match family {
             Family::Mistral => match fields.size("sliding_window")? {
                 None if !fields.0.iter().any(|(name, _)| name == "sliding_window") && max_positions > 4096 => {
-                    let text = format!(
-                        "{FILE}: no `sliding_window`, which means 4096, is not supported; null, attention to all earlier tokens, is"
-                    );
-                    return Err(Error::unsupported(text));
+                    return Err(Error::unsupported(format!(
+                        "{FILE}: no `sliding_window` means 4096; expected it to be null"
+                    )));
                 }
                 window => window.is_some_and(|window| window < max_positions),
             },

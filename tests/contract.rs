@@ -367,7 +367,7 @@ fn what_devices_are_given_is_what_the_self_check_runs_on_them() {
             let (found, text) = match () {
                 _ if arm("Profile::Hardware") => (&mut hardware, pair[0]),
                 _ if arm("Profile::Software") => (&mut software, pair[0]),
-                _ if pair[0].contains("if many(") || pair[0].contains("suit_wide(") => (&mut hardware, pair[1]),
+                _ if pair[0].contains("if many") || pair[0].contains("suit_wide(") => (&mut hardware, pair[1]),
                 _ => continue,
             };
             let before = text.match_indices("::record").map(|(at, _)| &text[..at]);

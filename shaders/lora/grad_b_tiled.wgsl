@@ -1,6 +1,6 @@
-// dB = scale·d_outputᵀ·h, or that added to it.
-// A workgroup makes 2·COLUMNS columns × RANKS ranks from `part` tokens, TOKENS of them at a time: SLICES invocations share the
-// tokens of two columns, so that d_output is read once for RANKS ranks and h once for 2·COLUMNS columns.
+// dB = scale·d_outputᵀ·h, or that added to it, for out_features divisible by four.
+// A workgroup makes 4·COLUMNS columns × RANKS ranks from `part` tokens, TOKENS of them at a time: SLICES invocations share the
+// tokens of four columns, so that d_output is read once for RANKS ranks and h once for 4·COLUMNS columns.
 struct Params {
     tokens: u32,
     out_features: u32,
@@ -9,29 +9,33 @@ struct Params {
     accumulate: u32,
     scale: f32,
 }
-@group(0) @binding(0) var<storage, read> d_output: array<f32>; // [tokens, out_features]
+@group(0) @binding(0) var<storage, read> d_output: array<vec4f>; // [tokens, out_features]
 @group(0) @binding(1) var<storage, read> h: array<f32>; // [tokens, rank]
 @group(0) @binding(2) var<storage, read_write> d_b: array<f32>; // [⌈tokens / part⌉, out_features, rank]
 @group(0) @binding(3) var<uniform> params: Params;
 
 override COLUMNS: u32 = 32;
-override SLICES: u32 = 8;
+override SLICES: u32 = 4;
 const TOKENS: u32 = 128;
+const EACH: u32 = 4; // tokens at a time
 const RANKS: u32 = 16;
 
 var<workgroup> h_tile: array<vec4f, 512>; // [TOKENS, RANKS / 4]
-var<workgroup> partial: array<vec4f, 2 * COLUMNS * SLICES>; // [SLICES, 2·COLUMNS], of four ranks
+var<workgroup> partial: array<vec4f, 4 * COLUMNS * SLICES>; // [4, SLICES, COLUMNS], of four ranks
 
-// Adds up what the invocations have of four ranks.
-fn finish(local: vec2u, low: vec4f, high: vec4f, first_column: u32, first_rank: u32, part: u32) {
+// Adds up what the invocations have of four columns and four ranks.
+fn finish(index: u32, a: vec4f, b: vec4f, c: vec4f, d: vec4f, first_column: u32, first_rank: u32, part: u32) {
+    let all = COLUMNS * SLICES;
     workgroupBarrier();
-    partial[2 * local.y * COLUMNS + local.x] = low;
-    partial[(2 * local.y + 1) * COLUMNS + local.x] = high;
+    partial[index] = a;
+    partial[all + index] = b;
+    partial[2 * all + index] = c;
+    partial[3 * all + index] = d;
     workgroupBarrier();
-    for (var e = local.y * COLUMNS + local.x; e < 2 * COLUMNS; e += COLUMNS * SLICES) {
+    for (var e = index; e < 4 * COLUMNS; e += all) {
         var total = vec4f();
         for (var slice = 0u; slice < SLICES; slice++) {
-            total += partial[2 * slice * COLUMNS + e];
+            total += partial[e % 4 * all + slice * COLUMNS + e / 4];
         }
         let column = first_column + e;
         for (var j = 0u; j < 4; j++) {
@@ -53,25 +57,24 @@ fn main(
 ) {
     let tile = group.x + group.y * groups.x;
     let rank_tiles = (params.rank + RANKS - 1) / RANKS;
-    let column_tiles = (params.out_features + 2 * COLUMNS - 1) / (2 * COLUMNS);
+    let column_tiles = (params.out_features + 4 * COLUMNS - 1) / (4 * COLUMNS);
     let first_rank = tile % rank_tiles * RANKS;
     let ranks = min(params.rank - first_rank, RANKS);
-    let first_column = tile / rank_tiles % column_tiles * 2 * COLUMNS;
+    let first_column = tile / rank_tiles % column_tiles * 4 * COLUMNS;
     let part = tile / rank_tiles / column_tiles;
     let begin = part * params.part;
     let end = min(begin + params.part, params.tokens);
 
-    // Out of range repeats the last column; it is not written.
-    let columns = min(first_column + local.x + vec2u(0, COLUMNS), vec2u(params.out_features - 1));
-    var low: array<vec4f, 4>; // of the first column, by four ranks
-    var high: array<vec4f, 4>; // of the second
-    var at = min(begin + 4 * local.y + vec4u(0, 1, 2, 3), vec4u(params.tokens - 1)) * params.out_features + columns.x;
-    var next_low = vec4f(d_output[at.x], d_output[at.y], d_output[at.z], d_output[at.w]);
-    at += columns.y - columns.x;
-    var next_high = vec4f(d_output[at.x], d_output[at.y], d_output[at.z], d_output[at.w]);
+    let blocks = params.out_features / 4;
+    let block = min(first_column / 4 + local.x, blocks - 1); // Out of range repeats the last columns; they are not written.
+    var sum: array<vec4f, 16>; // [4, RANKS / 4], of four ranks
+    var next: array<vec4f, EACH>;
+    for (var i = 0u; i < EACH; i++) {
+        next[i] = d_output[min(begin + EACH * local.y + i, params.tokens - 1) * blocks + block];
+    }
     for (var first = begin; first < end; first += TOKENS) {
         workgroupBarrier();
-        let count = min((end - first + 3) / 4 * 4, TOKENS);
+        let count = min((end - first + EACH - 1) / EACH * EACH, TOKENS);
         for (var e = index; e < count * RANKS / 4; e += COLUMNS * SLICES) {
             let token = first + e / (RANKS / 4);
             let r = e % (RANKS / 4) * 4 + vec4u(0, 1, 2, 3);
@@ -80,34 +83,35 @@ fn main(
             h_tile[e] = select(vec4f(), found, vec4<bool>(token < end));
         }
         workgroupBarrier();
-        // Four tokens at a time.
-        for (var t = 4 * local.y; t < count; t += 4 * SLICES) {
-            // The next four are on their way while these are worked on.
-            let of_low = next_low;
-            let of_high = next_high;
-            at = min(first + t + 4 * SLICES + vec4u(0, 1, 2, 3), vec4u(params.tokens - 1)) * params.out_features + columns.x;
-            next_low = vec4f(d_output[at.x], d_output[at.y], d_output[at.z], d_output[at.w]);
-            at += columns.y - columns.x;
-            next_high = vec4f(d_output[at.x], d_output[at.y], d_output[at.z], d_output[at.w]);
+        for (var t = EACH * local.y; t < count; t += EACH * SLICES) {
+            // The next tokens are on their way while these are worked on.
+            var now: array<vec4f, EACH>;
+            for (var i = 0u; i < EACH; i++) {
+                now[i] = next[i];
+            }
+            for (var i = 0u; i < EACH; i++) {
+                next[i] = d_output[min(first + t + EACH * SLICES + i, params.tokens - 1) * blocks + block];
+            }
             for (var r = 0u; r < RANKS / 4; r++) {
                 if 4 * r < ranks {
-                    for (var i = 0u; i < 4; i++) {
+                    for (var i = 0u; i < EACH; i++) {
                         let value = h_tile[(t + i) * (RANKS / 4) + r];
-                        low[r] += of_low[i] * value;
-                        high[r] += of_high[i] * value;
+                        for (var j = 0u; j < 4; j++) {
+                            sum[4 * j + r] += now[i][j] * value;
+                        }
                     }
                 }
             }
         }
     }
-    finish(local.xy, low[0], high[0], first_column, first_rank, part);
+    finish(index, sum[0], sum[4], sum[8], sum[12], first_column, first_rank, part);
     if ranks > 4 {
-        finish(local.xy, low[1], high[1], first_column, first_rank + 4, part);
+        finish(index, sum[1], sum[5], sum[9], sum[13], first_column, first_rank + 4, part);
     }
     if ranks > 8 {
-        finish(local.xy, low[2], high[2], first_column, first_rank + 8, part);
+        finish(index, sum[2], sum[6], sum[10], sum[14], first_column, first_rank + 8, part);
     }
     if ranks > 12 {
-        finish(local.xy, low[3], high[3], first_column, first_rank + 12, part);
+        finish(index, sum[3], sum[7], sum[11], sum[15], first_column, first_rank + 12, part);
     }
 }

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::adapter::Adapter;
 use super::layer::LoraLinear;
+use super::products;
 use crate::base::WeightKind;
 use crate::error::{Error, Result};
 use crate::gpu::{Recording, Submission, Tensor};
@@ -112,13 +113,16 @@ impl Merged {
         let weight = adapter.weight();
         let magnitude = adapter.magnitude().map(|magnitude| &magnitude.value);
         let dora = magnitude.zip(norm.as_ref()).map(|(magnitude, norm)| [magnitude, norm]);
-        let record = if layer.base().kind() == WeightKind::F16 { merge_f16::record } else { merge::record };
-        record(rec, &weight.a, &weight.b, dora, layer.base().mergeable()?, *scaling, back)?;
+        let sign = if back { -1.0 } else { 1.0 };
+        let merged = layer.base().mergeable()?;
+        match (layer.base().kind(), dora) {
+            (WeightKind::F16, _) => merge_f16::record(rec, &weight.a, &weight.b, dora, merged, *scaling, back)?,
+            (_, Some(_)) => merge::record(rec, &weight.a, &weight.b, dora, merged, *scaling, back)?,
+            // W ± scaling·B·A is what `input_grad` does.
+            (_, None) => products::input_grad(rec, &weight.a, &weight.b, merged, sign * scaling)?,
+        }
         match (adapter.lora_bias(), layer.base().bias()) {
-            (Some(bias), Some(base)) => {
-                let sign = if back { -1.0 } else { 1.0 };
-                bias_add::record(rec, &bias.value, &base.as_row()?, sign * scaling)
-            }
+            (Some(bias), Some(base)) => bias_add::record(rec, &bias.value, &base.as_row()?, sign * scaling),
             _ => Ok(()),
         }
     }

@@ -108,9 +108,26 @@ macro_rules! tokens {
 }
 const MANY_TOKENS: &[Dims] = tokens!();
 const ANY_TOKENS: &[Dims] = tokens!(d(1, 1, 1, 1), d(1, 257, 130, 8), d(1, 64, 65, 17), d(1031, 5, 6, 3));
-/// For those that share the tokens out, 128 or more each.
-const SHARED_TOKENS: &[Dims] =
-    tokens!(d(1, 1, 1, 1), d(1, 64, 65, 17), d(127, 65, 64, 5), d(300, 66, 67, 12), d(517, 5, 3, 33));
+/// For those that take four columns at a time, and share out tokens, 128 or more each, or columns, 512 or more.
+const TILED: &[Dims] = &[
+    d(2, 4, 8, 3),
+    d(7, 32, 36, 17),
+    d(2, 4, 4, 1),
+    d(3, 68, 4, 8),
+    d(130, 16, 12, 4),
+    d(9, 260, 128, 1),
+    d(5, 64, 64, 64),
+    d(8, 32, 60, 9),
+    d(17, 60, 64, 7),
+    d(33, 128, 124, 2),
+    d(65, 132, 136, 15),
+    d(3, 1032, 2056, 2),
+    d(1, 4, 4, 1),
+    d(1, 64, 68, 17),
+    d(127, 64, 64, 5),
+    d(300, 68, 132, 12),
+    d(517, 8, 4, 33),
+];
 const ONE_TOKEN: &[Dims] = &[
     d(1, 3, 5, 3),
     d(1, 255, 257, 17),
@@ -262,10 +279,19 @@ const DROPPED: &[Dims] = &[
     d(3, 7, 35, 1),
     d(5, 33, 50, 2),
     d(1, 1, 10, 2),
-    d(130, 64, 10, 1),
+    d(130, 65, 10, 1),
     d(17, 257, 90, 2),
-    d(64, 4, 1, 1),
+    d(64, 5, 1, 1),
     d(4_194_241, 1, 25, 1),
+];
+const DROPPED_FOURS: &[Dims] = &[
+    d(3, 8, 35, 1),
+    d(5, 36, 50, 2),
+    d(1, 4, 10, 2),
+    d(130, 64, 10, 1),
+    d(17, 260, 90, 2),
+    d(64, 4, 1, 1),
+    d(1_048_603, 4, 25, 1),
 ];
 /// Tokens × out_features; which of output and dh is not finite, and what was so before. The last has more than the elements
 /// that all invocations take at first.
@@ -359,6 +385,16 @@ fn project_a(d: Dims, rng: &mut Rng) -> Case {
     )
 }
 
+fn project_a_tiled(d: Dims, rng: &mut Rng) -> Case {
+    let [a, x] = [given(rng, &[d.rank, d.in_features]), given(rng, &[d.tokens, d.in_features])];
+    let h = reference::lora::project_a_tiled(d, &a.f64(), &x.f64());
+    case(
+        [a, x, unset(&[d.tokens, d.rank])],
+        |rec, [a, x, h]| lora::project_a_tiled::record(rec, a, x, h),
+        [(2, products(&h))],
+    )
+}
+
 fn project_a_gemv(d: Dims, rng: &mut Rng) -> Case {
     let [a, x] = [given(rng, &[d.rank, d.in_features]), given(rng, &[1, d.in_features])];
     let h = reference::lora::project_a_gemv(d, &a.f64(), &x.f64());
@@ -423,6 +459,22 @@ fn dropout(d: Dims, rng: &mut Rng) -> Case {
     case(
         [x, state(draw.step, [0.05, 1.0, 1.0], 1.0, false), window([draw.micro_batch, 0, 0]), output],
         move |rec, [x, state, window, output]| lora::dropout::record(rec, x, state, window, output, mask, accumulate),
+        [(3, products(&sums))],
+    )
+}
+
+fn dropout_vec4(d: Dims, rng: &mut Rng) -> Case {
+    let draw = reference::lora::Draw { p: d.out_features as f64 / 100.0, ..DRAW };
+    let shape = [d.tokens, d.in_features];
+    let accumulate = d.rank == 2;
+    let (x, output) = (given(rng, &shape), if accumulate { given(rng, &shape) } else { unset(&shape) });
+    let sums = reference::lora::dropout_vec4(d.in_features, &x.f64(), accumulate.then_some(&output.f64()), draw);
+    let mask = lora::dropout::Mask { p: draw.p, seed: draw.seed, layer: draw.layer };
+    case(
+        [x, state(draw.step, [0.05, 1.0, 1.0], 1.0, false), window([draw.micro_batch, 0, 0]), output],
+        move |rec, [x, state, window, output]| {
+            lora::dropout_vec4::record(rec, x, state, window, output, mask, accumulate)
+        },
         [(3, products(&sums))],
     )
 }
@@ -588,6 +640,37 @@ fn dora(d: Dims, rng: &mut Rng) -> Case {
     )
 }
 
+fn dora_tiled(d: Dims, rng: &mut Rng) -> Case {
+    let (has_bias, dropped) = (d.in_features & 1 != 0, d.in_features & 2 != 0);
+    let shape = [d.tokens, d.out_features];
+    let [b, h] = [given(rng, &[d.out_features, d.rank]), given(rng, &[d.tokens, d.rank])];
+    let mut magnitude = lengths(rng, d.out_features);
+    let norm = norms(rng, &mut magnitude);
+    let (bias, output) = (given(rng, &[d.out_features]), given(rng, &shape));
+    let u = if dropped { given(rng, &shape) } else { unset(&shape) };
+    let [u_after, output_after] = reference::lora::dora_tiled(
+        d,
+        reference::lora::Dora {
+            b: &b.f64(),
+            h: &h.f64(),
+            magnitude: &magnitude.f64(),
+            norm: &norm.f64(),
+            bias: has_bias.then_some(&bias.f64()),
+            dropped: dropped.then_some(&u.f64()),
+        },
+        &output.f64(),
+        SCALE.into(),
+    );
+    case(
+        [b, h, magnitude, norm, bias, u, output],
+        move |rec, [b, h, magnitude, norm, bias, u, output]| {
+            let inputs = lora::dora::Inputs { b, h, magnitude, norm, bias: has_bias.then_some(bias) };
+            lora::dora_tiled::record(rec, inputs, u, output, SCALE, dropped)
+        },
+        [(5, products(&u_after)), (6, products(&output_after))],
+    )
+}
+
 fn dora_grad(d: Dims, rng: &mut Rng) -> Case {
     let shape = [d.tokens, d.out_features];
     let mut magnitude = lengths(rng, d.out_features);
@@ -661,6 +744,16 @@ fn grad_dh(d: Dims, rng: &mut Rng) -> Case {
     case(
         [b, d_output, unset(&[d.tokens, d.rank])],
         |rec, [b, d_output, dh]| lora::grad_dh::record(rec, b, d_output, dh),
+        [(2, products(&dh))],
+    )
+}
+
+fn grad_dh_tiled(d: Dims, rng: &mut Rng) -> Case {
+    let [b, d_output] = [given(rng, &[d.out_features, d.rank]), given(rng, &[d.tokens, d.out_features])];
+    let dh = reference::lora::grad_dh_tiled(d, &b.f64(), &d_output.f64());
+    case(
+        [b, d_output, unset(&[d.tokens, d.rank])],
+        |rec, [b, d_output, dh]| lora::grad_dh_tiled::record(rec, b, d_output, dh),
         [(2, products(&dh))],
     )
 }
@@ -1189,20 +1282,20 @@ pub static SPECS: &[Spec] = &[
         ("ranks swapped", "dh[row + low.x], dh[row + low.y]", "dh[row + low.y], dh[row + low.x]"),
         ("the upper ranks left out", "sum_high[j]", "0.0"),
     ]),
-    spec!(lora / grad_a_tiled, SHARED_TOKENS 0..5, show_product, PRODUCTS, [
+    spec!(lora / grad_a_tiled, TILED 0..5, show_product, PRODUCTS, [
         ("the last token dropped", "vec4<bool>(token < end)", "vec4<bool>(token + 1 < end)"),
         ("the tokens stopping at the tile", "first += TOKENS", "first += params.tokens"),
-        ("the slices' first four tokens", "t += 4 * SLICES", "t += params.tokens"),
+        ("the slices' first four tokens", "t += EACH * SLICES", "t += params.tokens"),
         ("a slice left out", "slice < SLICES;", "slice + 1 < SLICES;"),
         ("the scale twice", "params.scale * total[j]", "params.scale * params.scale * total[j]"),
         ("the scale never", "params.scale * total[j]", "total[j]"),
         ("overwriting", "params.accumulate == 1", "false"),
-        ("only the first column tile", "tile / rank_tiles % column_tiles * 2 * COLUMNS", "0u"),
+        ("only the first column tile", "tile / rank_tiles % column_tiles * 4 * COLUMNS", "0u"),
         ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
         ("dA transposed", "(part * params.rank + rank) * params.in_features + column", "part * params.rank * params.in_features + column * params.rank + rank"),
-        ("two tokens swapped", "low[r] += of_low[i] * value", "low[r] += of_low[i ^ 1] * value"),
+        ("two tokens swapped", "sum[4 * j + r] += now[i][j] * value", "sum[4 * j + r] += now[i ^ 1][j] * value"),
         ("two ranks swapped", "vec4f(dh[small.x], dh[small.y]", "vec4f(dh[small.y], dh[small.x]"),
-        ("the second column left out", "local.x] = high;", "local.x] = vec4f();"),
+        ("the second column left out", "partial[all + index] = b;", "partial[all + index] = vec4f();"),
         ("the upper ranks left out", "if ranks > 8 {", "if false {"),
     ]),
     spec!(lora / grad_b, ANY_TOKENS 0..5, show_product, PRODUCTS, [
@@ -1219,20 +1312,20 @@ pub static SPECS: &[Spec] = &[
         ("ranks swapped", "h[row + low.x], h[row + low.y]", "h[row + low.y], h[row + low.x]"),
         ("the upper ranks left out", "sum_high[j]", "0.0"),
     ]),
-    spec!(lora / grad_b_tiled, SHARED_TOKENS 0..5, show_product, PRODUCTS, [
+    spec!(lora / grad_b_tiled, TILED 0..5, show_product, PRODUCTS, [
         ("the last token dropped", "vec4<bool>(token < end)", "vec4<bool>(token + 1 < end)"),
         ("the tokens stopping at the tile", "first += TOKENS", "first += params.tokens"),
-        ("the slices' first four tokens", "t += 4 * SLICES", "t += params.tokens"),
+        ("the slices' first four tokens", "t += EACH * SLICES", "t += params.tokens"),
         ("a slice left out", "slice < SLICES;", "slice + 1 < SLICES;"),
         ("the scale twice", "params.scale * total[j]", "params.scale * params.scale * total[j]"),
         ("the scale never", "params.scale * total[j]", "total[j]"),
         ("overwriting", "params.accumulate == 1", "false"),
-        ("only the first column tile", "tile / rank_tiles % column_tiles * 2 * COLUMNS", "0u"),
+        ("only the first column tile", "tile / rank_tiles % column_tiles * 4 * COLUMNS", "0u"),
         ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
         ("dB transposed", "(part * params.out_features + column) * params.rank + rank", "part * params.rank * params.out_features + rank * params.out_features + column"),
-        ("two tokens swapped", "low[r] += of_low[i] * value", "low[r] += of_low[i ^ 1] * value"),
+        ("two tokens swapped", "sum[4 * j + r] += now[i][j] * value", "sum[4 * j + r] += now[i ^ 1][j] * value"),
         ("two ranks swapped", "vec4f(h[small.x], h[small.y]", "vec4f(h[small.y], h[small.x]"),
-        ("the second column left out", "local.x] = high;", "local.x] = vec4f();"),
+        ("the second column left out", "partial[all + index] = b;", "partial[all + index] = vec4f();"),
         ("the upper ranks left out", "if ranks > 8 {", "if false {"),
     ]),
     spec!(lora / grad_dh, MANY_TOKENS 0..5, show_product, PRODUCTS, [
@@ -1247,6 +1340,23 @@ pub static SPECS: &[Spec] = &[
         ("two rows of B swapped", "low[r] += pool[at + LANES] * part[1]", "low[r] += pool[at + LANES] * part[2]"),
         ("one token twice", "select(v.z, v.w, i == 3)", "select(v.w, v.w, i == 3)"),
         ("the upper ranks left out", "component(high[r], i)", "0.0"),
+    ]),
+    spec!(lora / grad_dh_tiled, TILED 0..5, show_product, PRODUCTS, [
+        ("the last term dropped", "first + lane < count", "first + lane + 1 < count"),
+        ("the sum stopping at the tile", "first < count + LANES", "first < 2 * LANES"),
+        ("a lane left out", "l < LANES;", "l + 1 < LANES;"),
+        ("accumulation", "rank] = total[j]", "rank] += total[j]"),
+        ("only the first token tile", "tile / rank_tiles % token_tiles * EACH * DOWN", "0u"),
+        ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
+        ("all parts the first", "min(part * params.part / 4, blocks)", "0u"),
+        ("parts one over another", "(part * params.tokens + token)", "token"),
+        ("dh transposed", "(part * params.tokens + token) * params.rank + rank", "(part * params.rank + rank) * params.tokens + token"),
+        ("B transposed", "(row + vec4u(0, 1, 2, 3)) * params.rank + min(first_rank + e % RANKS, params.rank - 1)", "row + vec4u(0, 1, 2, 3) + min(first_rank + e % RANKS, params.rank - 1) * params.out_features"),
+        ("B of the first part", "4 * (begin + min(", "4 * (min("),
+        ("d_output of the first part", "params.tokens - 1) * blocks + begin", "params.tokens - 1) * blocks"),
+        ("two columns swapped", "low[r * EACH + i] += of_b[k] * of_d[i][k]", "low[r * EACH + i] += of_b[k] * of_d[i][k ^ 1]"),
+        ("one token twice", "select(c, d, i == 3)", "select(c, c, i == 3)"),
+        ("the upper ranks left out", "+ place] = of_high", "+ place] = vec4f()"),
     ]),
     spec!(lora / grad_dh_gemv, ONE_TOKEN 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "k < params.out_features;", "k + 1 < params.out_features;"),
@@ -1291,6 +1401,23 @@ pub static SPECS: &[Spec] = &[
         ("two columns swapped", "low[r] += pool[at + LANES] * part[1]", "low[r] += pool[at + LANES] * part[2]"),
         ("one token twice", "select(v.z, v.w, i == 3)", "select(v.w, v.w, i == 3)"),
         ("the upper ranks left out", "component(high[r], i)", "0.0"),
+    ]),
+    spec!(lora / project_a_tiled, TILED 0..5, show_product, PRODUCTS, [
+        ("the last term dropped", "first + lane < count", "first + lane + 1 < count"),
+        ("the sum stopping at the tile", "first < count + LANES", "first < 2 * LANES"),
+        ("a lane left out", "l < LANES;", "l + 1 < LANES;"),
+        ("accumulation", "rank] = total[j]", "rank] += total[j]"),
+        ("only the first token tile", "tile / rank_tiles % token_tiles * EACH * DOWN", "0u"),
+        ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
+        ("all parts the first", "min(part * params.part / 4, blocks)", "0u"),
+        ("parts one over another", "(part * params.tokens + token)", "token"),
+        ("h transposed", "(part * params.tokens + token) * params.rank + rank", "(part * params.rank + rank) * params.tokens + token"),
+        ("A's rows on each other", "params.rank - 1) * blocks", "params.rank - 1)"),
+        ("A of the first part", "params.rank - 1) * blocks + begin", "params.rank - 1) * blocks"),
+        ("x of the first part", "params.tokens - 1) * blocks + begin", "params.tokens - 1) * blocks"),
+        ("two columns swapped", "low[r * EACH + i] += of_a[k] * of_x[i][k]", "low[r * EACH + i] += of_a[k] * of_x[i][k ^ 1]"),
+        ("one token twice", "select(c, d, i == 3)", "select(c, c, i == 3)"),
+        ("the upper ranks left out", "+ place] = of_high", "+ place] = vec4f()"),
     ]),
     spec!(lora / project_a_gemv, ONE_TOKEN 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "k < params.in_features;", "k + 1 < params.in_features;"),
@@ -1524,6 +1651,25 @@ pub static SPECS: &[Spec] = &[
         ("the last element left out", "min(4, params.tokens - first)", "min(4, params.tokens - first - 1)"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
+    spec!(lora / dora_tiled, DORA 0..3, show_dora, FUNCTIONS_BOUND, [
+        ("the bias scaled, too", "base[k] = old[k] - offset;", "base[k] = old[k];"),
+        ("the bias always", "params.has_bias == 1", "true"),
+        ("p from u never", "params.dropped == 1", "false"),
+        ("p from u always", "params.dropped == 1", "true"),
+        ("the adapter without its scale", "params.scale * sum[i + k]", "sum[i + k]"),
+        ("one token's products", "params.scale * sum[i + k]", "params.scale * sum[i]"),
+        ("the last rank left out", "r < vec4u(ranks)", "r + 1 < vec4u(ranks)"),
+        ("the ranks stopping at the tile", "first_rank += RANKS", "first_rank += params.rank"),
+        ("p not taken away", "(factor * changed - base[k])", "factor * changed"),
+        ("p overwriting", "old[k] + (factor", "(factor"),
+        ("divided by 0", "select(wanted / length, vec4f(), length == vec4f())", "wanted / length"),
+        ("not divided", "wanted / length", "wanted"),
+        ("the wrong way round", "wanted / length", "length / wanted"),
+        ("u without the adapter", "= changed[j];", "= base[k][j];"),
+        ("only the first column tile", "tile % column_tiles * 4 * COLUMNS", "0u"),
+        ("only the first token tile", "tile / column_tiles * DOWN * TOKENS", "0u"),
+        ("two columns swapped", "vec2f(b_tile[at], b_tile[at + COLUMNS])", "vec2f(b_tile[at + COLUMNS], b_tile[at])"),
+    ]),
     spec!(lora / dora_grad, COLUMNS 0..2, show_columns, FUNCTIONS_BOUND, [
         ("overwriting", "params.accumulate == 1", "false"),
         ("du accumulating", "du[at[j]] =", "du[at[j]] +="),
@@ -1591,6 +1737,22 @@ pub static SPECS: &[Spec] = &[
         ("every four columns alike", "vec4u(row, block", "vec4u(row, 0"),
         ("a block dropped or kept as one", "random[k]", "random[0]"),
         ("the last column left out", "column < params.features", "column + 1 < params.features"),
+        ("the last row left out", "i < params.rows * blocks;", "i < (params.rows - 1) * blocks;"),
+        ("one round", "i += groups.x * WORKGROUP", "i += params.rows * blocks"),
+    ]),
+    spec!(lora / dropout_vec4, DROPPED_FOURS 0..2, show_dropped, PRODUCTS, [
+        ("dropped and kept swapped", "random >= vec4u(params.threshold)", "random < vec4u(params.threshold)"),
+        ("the scale dropped", "x[i] * params.scale", "x[i]"),
+        ("the scale twice", "x[i] * params.scale", "x[i] * params.scale * params.scale"),
+        ("never accumulating", "params.accumulate == 1", "false"),
+        ("always accumulating", "params.accumulate == 1", "true"),
+        ("half of the seed only", "params.seed_low, params.seed_high,", "params.seed_low, 0,"),
+        ("the step left out", "state.step, window.micro_batches", "0, window.micro_batches"),
+        ("the micro-batch left out", "state.step, window.micro_batches", "state.step, 0"),
+        ("the layer left out", "params.layer, 0))", "0, 0))"),
+        ("every row alike", "vec4u(i / blocks, i % blocks", "vec4u(0, i % blocks"),
+        ("every four columns alike", "vec4u(i / blocks, i % blocks", "vec4u(i / blocks, 0"),
+        ("a block dropped or kept as one", "random >= vec4u", "random.xxxx >= vec4u"),
         ("the last row left out", "i < params.rows * blocks;", "i < (params.rows - 1) * blocks;"),
         ("one round", "i += groups.x * WORKGROUP", "i += params.rows * blocks"),
     ]),

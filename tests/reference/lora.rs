@@ -15,6 +15,11 @@ pub fn project_a_gemv(d: Dims, a: &[f64], x: &[f64]) -> Vec<Sum> {
     project_a(Dims { tokens: 1, ..d }, a, x)
 }
 
+/// [`project_a`]
+pub fn project_a_tiled(d: Dims, a: &[f64], x: &[f64]) -> Vec<Sum> {
+    project_a(d, a, x)
+}
+
 /// y = h·Bᵀ: y[t, o] = Σᵣ h[t, r]·B[o, r]
 pub fn project_b(d: Dims, b: &[f64], h: &[f64]) -> Vec<Sum> {
     matrix(d.tokens, d.out_features, |t, o| dot((0..d.rank).map(|r| (h[t * d.rank + r], b[o * d.rank + r]))))
@@ -108,6 +113,11 @@ pub fn dora(d: Dims, given: Dora, output: &[f64], scale: f64) -> [Vec<Sum>; 2] {
     };
     let both: Vec<[Sum; 2]> = (0..output.len()).map(element).collect();
     [0, 1].map(|k| both.iter().map(|pair| pair[k]).collect())
+}
+
+/// [`dora`]
+pub fn dora_tiled(d: Dims, given: Dora, output: &[f64], scale: f64) -> [Vec<Sum>; 2] {
+    dora(d, given, output, scale)
 }
 
 /// d_magnitude += Σₜ d_output⊙u/norm, du = magnitude/norm·d_output, quotients by 0 being 0. Returns d_magnitude, du.
@@ -221,6 +231,11 @@ pub fn dropout(features: usize, x: &[f64], old: Option<&[f64]>, draw: Draw) -> V
     (0..x.len()).map(element).collect()
 }
 
+/// [`dropout`]
+pub fn dropout_vec4(features: usize, x: &[f64], old: Option<&[f64]>, draw: Draw) -> Vec<Sum> {
+    dropout(features, x, old, draw)
+}
+
 /// `[micro-batches, layer + 1 of an output that is not finite, of a gradient]` after one more layer.
 pub fn find_non_finite(output: &[f32], dh: &[f32], window: [u32; 3], layer: u32) -> [u32; 3] {
     let bad = |values: &[f32]| values.iter().any(|v| !v.is_finite());
@@ -252,6 +267,11 @@ pub fn grad_dh(d: Dims, b: &[f64], d_output: &[f64]) -> Vec<Sum> {
 /// [`grad_dh`] of one token.
 pub fn grad_dh_gemv(d: Dims, b: &[f64], d_output: &[f64]) -> Vec<Sum> {
     grad_dh(Dims { tokens: 1, ..d }, b, d_output)
+}
+
+/// [`grad_dh`]
+pub fn grad_dh_tiled(d: Dims, b: &[f64], d_output: &[f64]) -> Vec<Sum> {
+    grad_dh(d, b, d_output)
 }
 
 /// dA += scale·dhᵀ·x: dA[r, i] += scale·Σₜ dh[t, r]·x[t, i]

@@ -45,10 +45,15 @@ pub struct Sums<'a> {
 }
 
 impl<'a> Sums<'a> {
+    /// All of `output`.
+    pub fn all_of(output: &'a Tensor) -> Sums<'a> {
+        let columns = output.len();
+        Sums { output, columns, first_column: 0, width: columns, accumulate: false }
+    }
+
     /// Added to all of `output`.
     pub fn added_to(output: &'a Tensor) -> Sums<'a> {
-        let columns = output.len();
-        Sums { output, columns, first_column: 0, width: columns, accumulate: true }
+        Sums { accumulate: true, ..Sums::all_of(output) }
     }
 
     fn len(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::finite;
+use super::{dora_tiled, finite, many};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
@@ -61,6 +61,9 @@ pub fn record(rec: &Recording, inputs: Inputs, u: &Tensor, output: &Tensor, scal
     }
     u.expect_shape("u", &[tokens, out_features])?;
     output.expect_shape("output", &[tokens, out_features])?;
+    if many(rec, tokens) {
+        return dora_tiled::record(rec, Inputs { b, h, magnitude, norm, bias }, u, output, scale, dropped);
+    }
     let params = Params {
         tokens: tokens as u32,
         out_features: out_features as u32,

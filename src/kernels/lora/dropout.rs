@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::dropout_vec4;
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, elementwise};
 use crate::kernels::optim::{STATE_LEN, WINDOW_LEN};
@@ -54,6 +55,9 @@ pub fn record(
     output.expect_shape("output", &[rows, features])?;
     state.expect_shape("state", &[STATE_LEN])?;
     window.expect_shape("window", &[WINDOW_LEN])?;
+    if features.is_multiple_of(4) {
+        return dropout_vec4::record(rec, x, state, window, output, mask, accumulate);
+    }
     let params = Params {
         rows: rows as u32,
         features: features as u32,

@@ -36,7 +36,7 @@ pub fn record(rec: &Recording, dh: &Tensor, x: &Tensor, d_a: &Tensor, scale: f32
     if rec.gpu().profile() == Profile::Hardware && suit_wide([rank, in_features], tokens) {
         return linear_grad::record(rec, dh, x, d_a, finite("scale", scale)?);
     }
-    if many(rec, tokens) {
+    if many(rec, tokens) && in_features.is_multiple_of(4) {
         return grad_a_tiled::record(rec, dh, x, d_a, scale);
     }
     let params = Params {

@@ -2,19 +2,21 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{ENOUGH, finite};
-use crate::error::Result;
+use super::finite;
+use crate::error::{Error, Result};
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 use crate::kernels::base::add_parts::{self, Sums};
 
 const RANKS: usize = 16;
+/// Workgroups that a GPU holds at once: three on each of 132 multiprocessors of an H200. A second round would be of a few.
+const ENOUGH: usize = 396;
 
 /// `shaders/lora/grad_a_tiled.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "lora/grad_a_tiled",
     source: &[wgsl!("../../../shaders/lora/grad_a_tiled.wgsl")],
     buffers: &[("dh", Access::Read), ("x", Access::Read), ("d_a", Access::Write)],
-    constants: &[("COLUMNS", 32, 4), ("SLICES", 8, 1)],
+    constants: &[("COLUMNS", 32, 4), ("SLICES", 4, 1)],
     params_size: size_of::<Params>(),
 };
 
@@ -29,14 +31,17 @@ struct Params {
     scale: f32,
 }
 
-/// Records what [`grad_a`](super::grad_a) does.
+/// Records what [`grad_a`](super::grad_a) does, for `in_features` divisible by four.
 pub fn record(rec: &Recording, dh: &Tensor, x: &Tensor, d_a: &Tensor, scale: f32) -> Result<()> {
     let [rank, in_features] = d_a.matrix("d_a")?;
     let [tokens, _] = dh.matrix("dh")?;
     dh.expect_shape("dh", &[tokens, rank])?;
     x.expect_shape("x", &[tokens, in_features])?;
+    if !in_features.is_multiple_of(4) {
+        return Err(Error::shape("x", "columns divisible by four", in_features.to_string()));
+    }
     let scale = finite("scale", scale)?;
-    let columns = 2 * KERNEL.constant(rec.gpu(), "COLUMNS");
+    let columns = 4 * KERNEL.constant(rec.gpu(), "COLUMNS");
     let tiles = in_features.div_ceil(columns) * rank.div_ceil(RANKS);
     add_parts::record_sums(rec, Sums::added_to(d_a), tokens, tiles, ENOUGH, |sums, part| {
         let params = Params {

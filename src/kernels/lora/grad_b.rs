@@ -36,7 +36,7 @@ pub fn record(rec: &Recording, d_output: &Tensor, h: &Tensor, d_b: &Tensor, scal
     if rec.gpu().profile() == Profile::Hardware && suit_wide([out_features, rank], tokens) {
         return linear_grad::record(rec, d_output, h, d_b, finite("scale", scale)?);
     }
-    if many(rec, tokens) {
+    if many(rec, tokens) && out_features.is_multiple_of(4) {
         return grad_b_tiled::record(rec, d_output, h, d_b, scale);
     }
     let params = Params {

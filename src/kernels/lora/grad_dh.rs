@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::grad_dh_gemv;
+use super::{grad_dh_gemv, grad_dh_tiled, many_or_long};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -35,6 +35,9 @@ pub fn record(rec: &Recording, b: &Tensor, d_output: &Tensor, dh: &Tensor) -> Re
     dh.expect_shape("dh", &[tokens, rank])?;
     if tokens == 1 {
         return grad_dh_gemv::record(rec, b, d_output, dh);
+    }
+    if many_or_long(rec, tokens, out_features) && out_features.is_multiple_of(4) {
+        return grad_dh_tiled::record(rec, b, d_output, dh);
     }
     let params = Params { tokens: tokens as u32, out_features: out_features as u32, rank: rank as u32 };
     let groups = tokens.div_ceil(EACH * TOKENS) * rank.div_ceil(RANKS);

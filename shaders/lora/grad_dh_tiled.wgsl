@@ -63,7 +63,7 @@ fn main(
         workgroupBarrier();
         for (var i = 0u; i < READS; i++) {
             let e = index + i * LANES * DOWN;
-            pool[e % RANKS * LANES + (e / RANKS ^ e % 8)] = next_b[i]; // so that eight ranks lie in eight banks
+            pool[e % RANKS * LANES + ((e / RANKS) ^ (e % 8))] = next_b[i]; // so that eight ranks lie in eight banks
         }
         workgroupBarrier();
         for (var i = 0u; i < READS; i++) {

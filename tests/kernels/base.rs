@@ -595,12 +595,16 @@ const LAYOUTS: [Mutations; 8] = [
     ROWS,
     &[
         ("rows without padding", "(params.in_features + 7) / 8", "params.in_features / 8"),
-        ("words swapped", "unpack2x16float(packed[2 * j])", "unpack2x16float(packed[2 * j + 1])"),
-        ("the first half only", "packed[2 * j + 1]", "packed[1]"),
+        ("words swapped", "unpack2x16float(pair.x)", "unpack2x16float(pair.y)"),
+        ("the first half only", "j == 1", "false"),
     ],
     &[
         ("rows without padding", "(params.in_features + 7) / 8", "params.in_features / 8"),
-        ("halves swapped", "vec4u(a << 16, a, b << 16, b)", "vec4u(a, a << 16, b, b << 16)"),
+        (
+            "halves swapped",
+            "vec4u(pair.x << 16, pair.x, pair.y << 16, pair.y)",
+            "vec4u(pair.x, pair.x << 16, pair.y, pair.y << 16)",
+        ),
         ("the neighbour's bits", "& vec4u(0xffff0000)", ""),
     ],
     &[
@@ -617,7 +621,8 @@ const LAYOUTS: [Mutations; 8] = [
         ("rows of another length", "(params.in_features + 255) / 256", "params.in_features / 256"),
         ("another block's factor", "[block / 2 % 4]", "[block % 4]"),
         ("the neighbour's factor", "scales[block % 2]", "scales[0]"),
-        ("no sign", "word = packed.bits[j] ^ 0x80808080", "word = packed.bits[j]"),
+        ("no sign", "j % 2 == 1) ^ 0x80808080", "j % 2 == 1)"),
+        ("another word", "j >= 2", "j >= 3"),
         ("bytes swapped", "word << 15, word << 7", "word << 7, word << 15"),
         ("another offset", "384 * packed.d", "383 * packed.d"),
     ],
@@ -626,12 +631,22 @@ const LAYOUTS: [Mutations; 8] = [
         ("another block's factor", "[block / 2 % 2]", "[block % 2]"),
         ("the neighbour's factor", "scales[block % 2]", "scales[0]"),
         ("halves of bytes swapped", ">> (j % 2 * 4)", ">> (4 - j % 2 * 4)"),
+        (
+            "another word",
+            "select(packed.bits.x, packed.bits.y, j >= 2)",
+            "select(packed.bits.x, packed.bits.y, j >= 3)",
+        ),
         ("another offset", "136 * packed.d", "135 * packed.d"),
     ],
     &[
         ("rows of another length", "(params.in_features + 127) / 128", "params.in_features / 128"),
         ("another block's factor", "[block % 2]", "[block / 2 % 2]"),
         ("halves of bytes swapped", ">> (j % 2 * 4)", ">> (4 - j % 2 * 4)"),
+        (
+            "another word",
+            "select(packed.bits.x, packed.bits.y, j >= 2)",
+            "select(packed.bits.x, packed.bits.y, j >= 3)",
+        ),
         ("no offset", "(128 * packed.d) + packed.m", "(128 * packed.d)"),
     ],
 ];

@@ -392,7 +392,7 @@ async fn quantised_activations_agree_and_their_gradient_goes_straight_through() 
 #[cfg(not(target_arch = "wasm32"))]
 #[pollster::test]
 async fn many_results_are_made_by_wide_tiles() {
-    let [tokens, width] = [512, 1024];
+    let [tokens, width] = [1024, 1024];
     let mut rng = Rng(7);
     let file = File::random(Layout::F32, width, width, &mut rng);
     let [x, d_output] = [(); 2].map(|()| rng.numbers(tokens * width));

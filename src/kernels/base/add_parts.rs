@@ -83,7 +83,7 @@ pub fn record(rec: &Recording, parts: &Tensor, sums: Sums) -> Result<()> {
 }
 
 /// How many of `terms` go into each part, so that `tiles` of them are `enough` workgroups: all, or a number divisible by 16.
-pub(super) fn part(terms: usize, tiles: usize, enough: usize) -> usize {
+fn part(terms: usize, tiles: usize, enough: usize) -> usize {
     terms.div_ceil((enough / tiles).min(terms / LEAST).max(1)).next_multiple_of(16).min(terms)
 }
 

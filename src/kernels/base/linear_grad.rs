@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::add_parts::{self, Sums};
-use super::{TILES, WIDE, WIDE_ENOUGH};
+use super::{TILES, WIDE, enough_wide};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -34,15 +34,22 @@ pub fn record(rec: &Recording, left: &Tensor, right: &Tensor, d_weight: &Tensor,
     left.expect_shape("left", &[tokens, rows])?;
     right.expect_shape("right", &[tokens, columns])?;
     let tiles = rows.div_ceil(WIDE) * columns.div_ceil(WIDE);
-    add_parts::record_sums(rec, Sums::added_to(d_weight), tokens, tiles, WIDE_ENOUGH, |sums, part| {
-        let params = Params {
-            tokens: tokens as u32,
-            rows: rows as u32,
-            columns: columns as u32,
-            accumulate: sums.accumulate.into(),
-            part: part as u32,
-            scale,
-        };
-        rec.dispatch(&KERNEL, &[left, right, sums.output], params, fold(tiles * tokens.div_ceil(part)))
-    })
+    add_parts::record_sums(
+        rec,
+        Sums::added_to(d_weight),
+        tokens,
+        tiles,
+        enough_wide([rows, columns], tokens),
+        |sums, part| {
+            let params = Params {
+                tokens: tokens as u32,
+                rows: rows as u32,
+                columns: columns as u32,
+                accumulate: sums.accumulate.into(),
+                part: part as u32,
+                scale,
+            };
+            rec.dispatch(&KERNEL, &[left, right, sums.output], params, fold(tiles * tokens.div_ceil(part)))
+        },
+    )
 }

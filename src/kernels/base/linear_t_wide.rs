@@ -1,7 +1,7 @@
 //! d_input = scale·d_output·W, or that added to it; for many tokens and inputs.
 
 use super::linear_t::{Params, record_by};
-use super::{Rows, TILES, Tiles, product};
+use super::{Rows, TILES, Tiles, enough_wide, product};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor};
 
@@ -23,5 +23,7 @@ pub fn record(
     first_column: usize,
     accumulate: bool,
 ) -> Result<()> {
-    record_by(rec, Tiles::wide(&KERNELS), rows, d_output, d_input, first_column, accumulate)
+    let [tokens, _] = d_output.matrix("d_output")?;
+    let enough = enough_wide([tokens, rows.in_features], rows.count);
+    record_by(rec, Tiles::wide(&KERNELS, enough), rows, d_output, d_input, first_column, accumulate)
 }

@@ -1,7 +1,7 @@
 //! output = scale·x·Wᵀ + bias; overwrites its columns of output; for many tokens and outputs.
 
 use super::linear::{Params, record_by};
-use super::{Bias, Rows, TILES, Tiles, product};
+use super::{Bias, Rows, TILES, Tiles, enough_wide, product};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor};
 
@@ -23,5 +23,7 @@ pub fn record(
     output: &Tensor,
     first_column: usize,
 ) -> Result<()> {
-    record_by(rec, Tiles::wide(&KERNELS), rows, bias, x, output, first_column)
+    let [tokens, _] = output.matrix("output")?;
+    let enough = enough_wide([tokens, rows.count], rows.in_features);
+    record_by(rec, Tiles::wide(&KERNELS, enough), rows, bias, x, output, first_column)
 }

@@ -156,9 +156,8 @@ const fn enough(terms: usize) -> usize {
     if terms < 512 { 0 } else { 384 }
 }
 
-/// Width of the tiles of the products for many results, and how many workgroups of them fill a large GPU twice.
+/// Width of the tiles of the products for many results.
 const WIDE: usize = 128;
-const WIDE_ENOUGH: usize = 256;
 
 /// What those products share.
 const TILES: &str = wgsl!("../../../shaders/base/wide.wgsl");
@@ -171,20 +170,31 @@ struct Tiles {
 }
 
 impl Tiles {
-    const fn wide(kernels: &'static [Kernel; 8]) -> Tiles {
-        Tiles { kernels, width: WIDE, enough: WIDE_ENOUGH }
+    const fn wide(kernels: &'static [Kernel; 8], enough: usize) -> Tiles {
+        Tiles { kernels, width: WIDE, enough }
     }
 }
 
-/// Whether `[_, _]` sums over `terms` are to be made by wide tiles: where four fifths of their results count, and large GPUs, which
-/// run about 128 workgroups at a time, are busy in all rounds, or there are many rounds.
-pub(super) fn suit_wide([left, right]: [usize; 2], terms: usize) -> bool {
+/// How many workgroups of wide tiles `[_, _]` sums over `terms` are worth, with as few parts as keep a large GPU busy: one that runs
+/// about 128 of them at a time, in all rounds but an eighth of one, or there are many rounds. None where fewer than four fifths of
+/// the results count, or no parts of 512 terms or more do it.
+fn wide_groups([left, right]: [usize; 2], terms: usize) -> Option<usize> {
     let tiles = left.div_ceil(WIDE) * right.div_ceil(WIDE);
-    if tiles == 0 || terms == 0 || left * right < tiles * (WIDE * WIDE / 5 * 4) {
-        return false;
+    if left * right < tiles * (WIDE * WIDE / 5 * 4) {
+        return None;
     }
-    let groups = tiles * terms.div_ceil(add_parts::part(terms, tiles, WIDE_ENOUGH));
-    groups >= 512 || groups > 128 && groups.next_multiple_of(128) - groups <= 32
+    let busy = |groups: usize| groups >= 512 || groups.next_multiple_of(128) * 7 / 8 <= groups;
+    (1..=(terms / 512).max(1)).map(|parts| tiles * parts).find(|&groups| busy(groups))
+}
+
+/// Whether wide tiles are the ones to choose.
+pub(super) fn suit_wide(results: [usize; 2], terms: usize) -> bool {
+    wide_groups(results, terms).is_some_and(|groups| groups > 0)
+}
+
+/// Workgroups for wide tiles, also where others suit better.
+fn enough_wide(results: [usize; 2], terms: usize) -> usize {
+    wide_groups(results, terms).unwrap_or(256)
 }
 
 /// Tokens from which on the products by quads are faster: they make 16 or 32 at a time, the others on software adapters 8.

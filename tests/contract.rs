@@ -112,6 +112,54 @@ fn parse(kernel: &Kernel) -> (Module, ModuleInfo) {
     (module, info)
 }
 
+/// Whether `^`, `|` or `&` stands beside arithmetic without parentheses: naga takes `a % b ^ c`, browsers do not.
+fn mixes_operators(text: &str) -> bool {
+    let text: String = text.lines().map(|line| format!("{}\n", line.split("//").next().unwrap())).collect();
+    let mut open = vec![[false; 2]]; // of each bracket, since the last separator: bitwise, arithmetic
+    let mut after_operand = false;
+    let mut rest = text.as_str();
+    while let Some(c) = rest.chars().next() {
+        let long = ["&&", "||", "<<", ">>", "==", "!=", "<=", ">="].into_iter().find(|op| rest.starts_with(op));
+        let assigns = rest[c.len_utf8()..].starts_with('=') && "+-*/%^|&".contains(c);
+        match c {
+            '(' | '[' => open.push([false; 2]),
+            ')' | ']' => drop(open.pop()),
+            ',' | ';' | '{' | '}' | '=' => *open.last_mut().unwrap() = [false; 2],
+            _ if assigns || matches!(long, Some("&&" | "||")) => *open.last_mut().unwrap() = [false; 2],
+            '^' | '|' | '&' if after_operand => open.last_mut().unwrap()[0] = true,
+            '+' | '-' | '*' | '/' | '%' if after_operand => open.last_mut().unwrap()[1] = true,
+            _ if matches!(long, Some("<<" | ">>")) => open.last_mut().unwrap()[1] = true,
+            _ => {}
+        }
+        if open.last() == Some(&[true; 2]) {
+            return true;
+        }
+        if !c.is_whitespace() {
+            after_operand = c.is_alphanumeric() || "_)].".contains(c);
+        }
+        rest = &rest[long.map_or(c.len_utf8() + usize::from(assigns), str::len)..];
+    }
+    false
+}
+
+#[test]
+fn operators_have_the_parentheses_that_browsers_want() {
+    for (text, mixed) in [
+        ("let a = b % c ^ 2;", true),
+        ("a[(b ^ c) * 4 + d] = e;", false),
+        ("let a = b ^ (c % 2);", false),
+        ("f(&a, b + c);", false),
+        ("v ^= v >> vec4u(16);", false),
+        ("a = b | c << 8;", true),
+        ("a = b > 0 && c + 1 < d;", false),
+    ] {
+        assert_eq!(mixes_operators(text), mixed, "{text}");
+    }
+    for kernel in all() {
+        assert!(!mixes_operators(&kernel.text()), "{}", kernel.name);
+    }
+}
+
 /// Name and type of each field of `struct Params` in the kernel's Rust file.
 fn rust_params(rust: &str) -> Vec<(String, String)> {
     let body = rust.split_once("struct Params {").expect("a struct Params").1.split_once('}').unwrap().0;

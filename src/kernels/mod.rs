@@ -147,7 +147,7 @@ static ONE_BY_ONE: &[&Kernel] = &[
 
 #[cfg(test)]
 mod tests {
-    use super::{all, strip};
+    use super::strip;
 
     #[test]
     fn what_a_page_downloads_is_the_shader_without_comments_and_needless_spaces() {
@@ -176,7 +176,7 @@ mod tests {
                 naga::back::spv::Options { fake_missing_bindings: true, lang_version: (1, 3), ..Default::default() };
             naga::back::spv::write_vec(&module, &info, &options, None).unwrap()
         };
-        for kernel in all() {
+        for kernel in super::all() {
             let stripped = kernel.source.iter().map(|part| {
                 let (bytes, len) = strip::<ROOM>(part);
                 String::from_utf8(bytes[..len].to_vec()).unwrap()

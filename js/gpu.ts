@@ -13,7 +13,8 @@ declare global {
 
 /** A feature that {@link Gpu.request} can ask for, by its WebGPU name. */
 export type GpuFeature = "shader-f16" | "subgroups" | "timestamp-query";
-const FEATURES: readonly string[] = ["shader-f16", "subgroups", "timestamp-query"] satisfies GpuFeature[];
+const USED: readonly GpuFeature[] = ["shader-f16", "subgroups"]; // by kernels
+const FEATURES: readonly string[] = [...USED, "timestamp-query"] satisfies GpuFeature[];
 
 /** Options of {@link Gpu.request}. */
 export interface GpuOptions {
@@ -22,8 +23,8 @@ export interface GpuOptions {
   /** Take the software adapter even where there is hardware. */
   forceFallbackAdapter?: boolean;
   /**
-   * Features to switch on, none by default; one that the adapter lacks is an error of code `missing-feature`. A software
-   * adapter's `subgroups` are always on: the kernels use them.
+   * Features to switch on; one that the adapter lacks is an error of code `missing-feature`. The adapter's `subgroups` and
+   * `shader-f16` are always on: kernels are chosen by them.
    */
   features?: readonly GpuFeature[];
   /**
@@ -140,8 +141,7 @@ export class Gpu {
     for (const name of requiredFeatures) {
       if (!adapter.features.has(name)) throw new LoraError("missing-feature", `features: this adapter has no ${name}; request the Gpu without it`);
     }
-    const likely = profile ?? saidProfile(adapter.info);
-    if (likely !== "hardware" && adapter.features.has("subgroups")) requiredFeatures.push("subgroups");
+    for (const name of USED) if (adapter.features.has(name)) requiredFeatures.push(name);
     const requiredLimits: Record<string, number> = {};
     for (const name in adapter.limits) {
       const value = (adapter.limits as Record<string, unknown>)[name];

@@ -30,14 +30,14 @@ function native(args, profile) {
   });
 }
 
-// The suites whose kernels are those that fit the device, with the others that can be chosen: those for GPUs, those for software
-// adapters, and those for software adapters without subgroups. The others compare every kernel for both by themselves.
+// The suites whose kernels are those that fit the device, with the others that can be chosen: those for GPUs and those for software
+// adapters, with subgroups and f16 and without. The others compare every kernel for both by themselves.
 const CHOOSING = ["bad_input", "base", "golden", "layer", "model", "network", "training", "weights"];
 async function variants(...args) {
   const fits = process.env.LORA_NATIVE_GPU === "1" ? "hardware" : "software"; // ran already
   const suites = args.includes("--test") ? [] : CHOOSING.flatMap((name) => ["--test", name]);
   const results = [];
-  for (const profile of ["hardware", "software", "plain"].filter((each) => each !== fits)) {
+  for (const profile of ["hardware", "software", "plain-hardware", "plain-software"].filter((each) => each !== fits)) {
     console.log(`\n── native, the kernels of LORA_PROFILE=${profile} ──`);
     results.push(await native([...suites, ...args], profile));
   }

@@ -17,7 +17,7 @@ mod web;
 
 pub use base::{FrozenLinear, FrozenLoader, Packing, WeightKind, pack};
 pub use error::{Error, ErrorKind, Result};
-pub use gpu::{DType, Gpu, GpuRequest, Memory, Profile, Recording, Stats, Submission, Tensor};
+pub use gpu::{DType, Gpu, GpuRequest, Memory, OptionalFeatures, Profile, Recording, Stats, Submission, Tensor};
 pub use lora::{Adapter, Init, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Trained};
 pub use loss::Loss;
 pub use model::{

@@ -408,11 +408,15 @@ fn what_devices_are_given_is_what_the_self_check_runs_on_them() {
     // The kernels of arms of a `match` on the profile; for hardware and many tokens, those that others stand back for.
     let mut hardware = BTreeSet::new();
     let mut software = BTreeSet::new();
-    let mut quads = BTreeSet::new();
+    let mut by_feature: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for path in files("src").iter().filter(|path| path.ends_with(".rs")) {
         let source = text(path);
-        if source.contains("fn suits(") {
-            quads.insert(path.trim_end_matches(".rs").rsplit('/').next().unwrap().to_string());
+        if let Some((_, suits)) = source.split_once("fn suits(") {
+            let name = path.trim_end_matches(".rs").rsplit('/').next().unwrap();
+            let feature = ["has_quads", "has_subgroups", "has_f16"].into_iter().find(|has| suits.contains(has)).unwrap();
+            let more = suits.match_indices("::record(").map(|(at, _)| suits[..at].rsplit(' ').next().unwrap());
+            let more = more.filter(|other| other.starts_with(name));
+            by_feature.entry(feature).or_default().extend([name].into_iter().chain(more).map(str::to_string));
         }
         let lines: Vec<&str> = source.lines().collect();
         for pair in lines.windows(2) {
@@ -434,13 +438,16 @@ fn what_devices_are_given_is_what_the_self_check_runs_on_them() {
     let listed = |names: &[&str]| names.iter().map(|name| name.split('/').nth(1).unwrap().into()).collect::<Names>();
     assert_eq!(alone(&hardware, &software), listed(chosen::HARDWARE));
     assert_eq!(alone(&software, &hardware), listed(chosen::SOFTWARE));
-    assert_eq!(quads, listed(chosen::QUADS));
+    for (feature, names) in [("has_quads", chosen::QUADS), ("has_subgroups", chosen::SUBGROUPS), ("has_f16", chosen::F16)] {
+        assert_eq!(by_feature.remove(feature).unwrap_or_default(), listed(names), "{feature}");
+    }
     let kernels: BTreeSet<&str> = all().map(chosen::product).collect();
-    for name in [chosen::HARDWARE, chosen::SOFTWARE, chosen::QUADS].concat() {
+    for name in [chosen::HARDWARE, chosen::SOFTWARE, chosen::QUADS, chosen::SUBGROUPS, chosen::F16].concat() {
         assert!(kernels.contains(name), "{name} is no kernel");
     }
     for kernel in all() {
-        let somewhere = [Profile::Hardware, Profile::Software].map(|profile| chosen::is_chosen(kernel, profile, true));
+        let has = chosen::ALL_FEATURES;
+        let somewhere = [Profile::Hardware, Profile::Software].map(|profile| chosen::is_chosen(kernel, profile, has));
         assert!(somewhere.contains(&true), "{} is chosen nowhere", kernel.name);
     }
 }

@@ -2,7 +2,7 @@
 // of any, so that a slow adapter runs every one before its time is over; those of other devices where they are asked for.
 import { compileAhead } from "../dist/adopt.js";
 import { saidProfile } from "../dist/profile.js";
-import initCheck, { Check, derivativeCount, isChosen, kernels, shapeCount } from "./wasm/check.js";
+import initCheck, { Check, derivativeCount, kernels, shapeCount } from "./wasm/check.js";
 
 const PATIENCE = 12_000; // ms, after which no further shape of a kernel begins
 const TOGETHER = 8; // kernels that are waited for together
@@ -29,9 +29,9 @@ async function whichProfile() {
   return own.info.profile;
 }
 
-/** A device with subgroups, where the adapter has them: some of software's kernels need them, and wgpu asks for none in a browser. */
+/** A device with the features that kernels are chosen by, where the adapter has them: wgpu asks for no subgroups in a browser. */
 function open(software) {
-  const { requestDevice } = GPUAdapter.prototype, more = adapter.features.has("subgroups") ? ["subgroups"] : [];
+  const { requestDevice } = GPUAdapter.prototype, more = ["subgroups", "shader-f16"].filter((name) => adapter.features.has(name));
   GPUAdapter.prototype.requestDevice = function (descriptor) {
     GPUAdapter.prototype.requestDevice = requestDevice;
     return this.requestDevice({ ...descriptor, requiredFeatures: [...(descriptor.requiredFeatures ?? []), ...more] });
@@ -46,9 +46,8 @@ async function begin() {
   profile = await whichProfile();
   const software = profile === "software";
   gpu = await open(software);
-  const subgroups = gpu.device().features.has("subgroups");
   results = kernels().map((name, kernel) => {
-    const [chosen, other] = [software, !software].map((kind) => isChosen(kernel, kind, subgroups));
+    const [chosen, other] = [software, !software].map((kind) => gpu.isChosen(kernel, kind));
     return { name, chosen, possible: chosen || other, share: 0, absolute: 0, shapes: 0, ms: Infinity, error: "" };
   });
   gradients = { worst: 0, shapes: 0, error: "" };

@@ -140,7 +140,7 @@ export const check = {
   waiting: "–",
   missed: "not run",
   unused: "not used on this device",
-  impossible: "needs subgroups, which this adapter has not",
+  impossible: "needs a feature that this adapter has not",
   derivatives: "gradients against differences",
   ready: "Ready: it takes a few seconds.",
   running: (done, all) => `Checking: ${done} of ${count(all, "run")}.`,

@@ -21,8 +21,19 @@ pub struct GpuRequest {
     pub timestamps: bool,
     /// Choose kernels for this kind of device instead of what the adapter says it is.
     pub profile: Option<Profile>,
-    /// Do without the adapter's subgroups, by which kernels are chosen, too (tests).
-    pub without_subgroups: bool,
+    /// Do without the adapter's features by which kernels are chosen, too (tests).
+    pub plain: bool,
+}
+
+/// What kernels may use beyond what every WebGPU device has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OptionalFeatures {
+    /// Subgroups, the quads of which have four invocations.
+    pub subgroups: bool,
+    /// Besides, which of its workgroup a subgroup is: WGSL's `subgroup_id`.
+    pub subgroup_ids: bool,
+    /// Numbers in f16.
+    pub f16: bool,
 }
 
 /// What kernels are chosen for.
@@ -106,8 +117,7 @@ pub(crate) struct Inner {
     #[cfg(not(target_arch = "wasm32"))]
     pub counts: RefCell<Option<wgpu::Buffer>>,
     profile: Profile,
-    /// Whether shaders may use subgroups, the quads of which have four invocations.
-    subgroups: bool,
+    optional: OptionalFeatures,
     /// False when the device is the page's own, which we must not destroy.
     owned: bool,
     disposed: Cell<bool>,
@@ -145,12 +155,23 @@ fn check_limits(limits: &wgpu::Limits) -> Result<()> {
     }
 }
 
-/// Whether the device has subgroups: in a browser by its own word, since wgpu knows of none there.
-fn has_subgroups(device: &wgpu::Device) -> bool {
-    #[cfg(target_arch = "wasm32")]
-    return device.as_webgpu().is_some_and(|device| device.features().has("subgroups"));
-    #[cfg(not(target_arch = "wasm32"))]
-    device.features().contains(wgpu::Features::SUBGROUP)
+/// What the device has of it: in a browser by its own word, since wgpu knows of no subgroups there.
+#[cfg(target_arch = "wasm32")]
+fn optional(device: &wgpu::Device) -> OptionalFeatures {
+    use wasm_bindgen::{JsCast, JsValue};
+    let get = |object: &JsValue, name: &str| js_sys::Reflect::get(object, &name.into()).unwrap_or_default();
+    let has = |name| device.as_webgpu().is_some_and(|device| device.features().has(name));
+    let webgpu = get(&get(&js_sys::global(), "navigator"), "gpu");
+    let language = get(&webgpu, "wgslLanguageFeatures");
+    let says = |name: &str| !language.is_undefined() && language.unchecked_ref::<js_sys::Set>().has(&name.into());
+    let subgroups = has("subgroups");
+    OptionalFeatures { subgroups, subgroup_ids: subgroups && says("subgroup_id"), f16: has("shader-f16") }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn optional(device: &wgpu::Device) -> OptionalFeatures {
+    let subgroups = device.features().contains(wgpu::Features::SUBGROUP);
+    OptionalFeatures { subgroups, subgroup_ids: subgroups, f16: device.features().contains(wgpu::Features::SHADER_F16) }
 }
 
 /// Elements of the shared scratch tensor: no reduction leaves more partial sums.
@@ -183,8 +204,8 @@ impl Gpu {
             .await
             .map_err(|e| Error::no_adapter(e.to_string()))?;
         let timestamps = if request.timestamps { wgpu::Features::TIMESTAMP_QUERY } else { wgpu::Features::empty() };
-        let subgroups = if request.without_subgroups { wgpu::Features::empty() } else { wgpu::Features::SUBGROUP };
-        let wanted = timestamps | subgroups;
+        let optional = wgpu::Features::SUBGROUP | wgpu::Features::SHADER_F16;
+        let wanted = timestamps | if request.plain { wgpu::Features::empty() } else { optional };
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor {
                 label: Some("lora-webgpu"),
@@ -229,7 +250,7 @@ impl Gpu {
         let gpu = Gpu(Rc::new(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             params: RefCell::new(Params::new(&device)),
-            subgroups: has_subgroups(&device),
+            optional: optional(&device),
             device,
             queue,
             limits,
@@ -279,9 +300,20 @@ impl Gpu {
         self.0.profile
     }
 
+    /// What kernels may use here beyond what every device has.
+    pub fn optional_features(&self) -> OptionalFeatures {
+        self.0.optional
+    }
+
     /// Whether kernels whose quads of invocations share what they load are the ones to choose.
     pub(crate) fn has_quads(&self) -> bool {
-        self.0.profile == Profile::Software && self.0.subgroups
+        self.0.profile == Profile::Software && self.0.optional.subgroups
+    }
+
+    /// Whether kernels whose subgroups add up are the ones to choose.
+    #[allow(dead_code)]
+    pub(crate) fn has_subgroups(&self) -> bool {
+        self.0.profile == Profile::Hardware && self.0.optional.subgroup_ids
     }
 
     /// Live buffers and bytes, [`kept_to_read`](Gpu::kept_to_read) among them.

@@ -8,7 +8,7 @@ mod read;
 mod recording;
 mod tensor;
 
-pub use device::{Gpu, GpuRequest, Memory, Profile, Stats};
+pub use device::{Gpu, GpuRequest, Memory, OptionalFeatures, Profile, Stats};
 pub use pipeline::{Access, Kernel};
 #[cfg(target_arch = "wasm32")]
 pub(crate) use read::read;

@@ -194,7 +194,7 @@ fn compile(gpu: &Gpu, kernel: &'static Kernel, replaced: Option<String>) -> Pipe
         })
         .collect();
     // Browsers want to be told of the extension; naga does not know the word.
-    let source = match cfg!(target_arch = "wasm32") && source.as_bytes().windows(8).any(|word| word == b"quadSwap") {
+    let source = match cfg!(target_arch = "wasm32") && source.as_bytes().windows(9).any(|word| word == b"subgroup_") {
         true => format!("enable subgroups;\n{source}"),
         false => source,
     };

@@ -205,8 +205,12 @@ impl Saved<'_> {
                 crc = crc32(crc, &(kernel.constant(gpu, name) as u32).to_le_bytes());
             }
         }
-        let quads = if gpu.has_quads() { " by quads" } else { "" };
-        format!("{:?}{quads} {} {}, kernels {crc:08x}", gpu.profile(), info.name, info.driver_info)
+        let by = match () {
+            _ if gpu.has_quads() => " by quads",
+            _ if gpu.has_subgroups() => " by subgroups",
+            _ => "",
+        };
+        format!("{:?}{by} {} {}, kernels {crc:08x}", gpu.profile(), info.name, info.driver_info)
     }
 }
 

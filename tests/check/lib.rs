@@ -75,12 +75,6 @@ pub fn shape_count(kernel: usize) -> Result<usize, JsError> {
     Ok(shapes(spec(kernel)?).count())
 }
 
-/// Whether the package ever gives the kernel to a software adapter or to hardware, with or without subgroups.
-#[wasm_bindgen(js_name = isChosen)]
-pub fn is_chosen(kernel: usize, software: bool, subgroups: bool) -> Result<bool, JsError> {
-    Ok(chosen::is_chosen(spec(kernel)?.kernel, profile(software), subgroups))
-}
-
 fn profile(software: bool) -> Profile {
     if software { Profile::Software } else { Profile::Hardware }
 }
@@ -98,6 +92,12 @@ impl Check {
         console_error_panic_hook::set_once();
         let profile = Some(profile(software));
         Ok(Check(Gpu::request(GpuRequest { profile, ..Default::default() }).await?))
+    }
+
+    /// Whether the package ever gives the kernel to a software adapter, or to hardware, with this one's features.
+    #[wasm_bindgen(js_name = isChosen)]
+    pub fn is_chosen(&self, kernel: usize, software: bool) -> Result<bool, JsError> {
+        Ok(chosen::is_chosen(spec(kernel)?.kernel, profile(software), self.0.optional_features()))
     }
 
     /// The `GPUDevice`.

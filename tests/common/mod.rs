@@ -16,8 +16,8 @@ pub use numbers::{Rng, f64s};
 /// What kernels are chosen for; every adapter can run both.
 pub const PROFILES: [Profile; 2] = [Profile::Hardware, Profile::Software];
 
-/// What `LORA_PROFILE` asks for, in the browser when the tests are compiled: `hardware`, `software`, or `plain`, which are the
-/// kernels for software adapters without subgroups.
+/// What `LORA_PROFILE` asks for, in the browser when the tests are compiled: the kernels for `hardware` or `software`, or
+/// `plain-hardware` or `plain-software`, which are those for devices without subgroups and f16.
 fn asked() -> Option<String> {
     match cfg!(target_arch = "wasm32") {
         true => option_env!("LORA_PROFILE").map(str::to_string),
@@ -28,9 +28,9 @@ fn asked() -> Option<String> {
 /// A GPU with the kernels that fit it, or those that are asked for. No adapter is a failure.
 pub async fn gpu() -> Gpu {
     let profile = asked().map(|name| match name.as_str() {
-        "hardware" => Profile::Hardware,
-        "software" | "plain" => Profile::Software,
-        _ => panic!("LORA_PROFILE is hardware, software or plain, not {name}"),
+        "hardware" | "plain-hardware" => Profile::Hardware,
+        "software" | "plain-software" => Profile::Software,
+        _ => panic!("LORA_PROFILE is hardware, software, plain-hardware or plain-software, not {name}"),
     });
     shared(profile).await
 }
@@ -42,25 +42,25 @@ pub async fn gpu_as(profile: Profile) -> Gpu {
 
 /// A GPU of the caller's own.
 pub async fn fresh_gpu(profile: Option<Profile>) -> Gpu {
-    let without_subgroups = asked().is_some_and(|name| name == "plain");
+    let plain = asked().is_some_and(|name| name.starts_with("plain"));
     #[cfg(target_arch = "wasm32")]
-    if !without_subgroups {
-        ask_for_subgroups();
+    if !plain {
+        ask_for_features();
     }
-    match Gpu::request(GpuRequest { profile, without_subgroups, ..Default::default() }).await {
+    match Gpu::request(GpuRequest { profile, plain, ..Default::default() }).await {
         Ok(gpu) => gpu,
         Err(error) => panic!("the tests need a GPU adapter: {error}"),
     }
 }
 
-/// From now on the browser's devices have subgroups, where the adapter does: the package's own are asked for by the
-/// TypeScript layer, and wgpu knows of none in a browser.
+/// From now on the browser's devices have the features that kernels are chosen by, where the adapter does: the package's own
+/// are asked for by the TypeScript layer, and wgpu knows of no subgroups in a browser.
 #[cfg(target_arch = "wasm32")]
-fn ask_for_subgroups() {
+fn ask_for_features() {
     let work = "const own = GPUAdapter.prototype.requestDevice;
         if (own.length === 0) GPUAdapter.prototype.requestDevice = function (descriptor) {
-            const features = [...(descriptor.requiredFeatures ?? []), ...['subgroups'].filter((name) => this.features.has(name))];
-            return own.call(this, { ...descriptor, requiredFeatures: features });
+            const more = ['subgroups', 'shader-f16'].filter((name) => this.features.has(name));
+            return own.call(this, { ...descriptor, requiredFeatures: [...(descriptor.requiredFeatures ?? []), ...more] });
         };";
     js_sys::Function::new_no_args(work).call0(&wasm_bindgen::JsValue::NULL).unwrap();
 }

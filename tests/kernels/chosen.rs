@@ -1,6 +1,6 @@
 //! Which kernels a device is ever given, by hand: `tests/contract.rs` holds the lists to where `src` chooses.
 
-use lora_webgpu::Profile;
+use lora_webgpu::{OptionalFeatures, Profile};
 use lora_webgpu::kernels::Kernel;
 
 /// For hardware alone: tiles in workgroup memory.
@@ -38,11 +38,27 @@ pub fn product(kernel: &Kernel) -> &'static str {
     }
 }
 
-/// Whether such a device is ever given the kernel.
-pub fn is_chosen(kernel: &Kernel, profile: Profile, subgroups: bool) -> bool {
+/// For hardware with subgroups.
+pub const SUBGROUPS: &[&str] = &[];
+
+/// For hardware with f16.
+pub const F16: &[&str] = &[];
+
+/// What a device with every optional feature has.
+pub const ALL_FEATURES: OptionalFeatures = OptionalFeatures { subgroups: true, subgroup_ids: true, f16: true };
+
+/// Whether a device with these features can run the kernel.
+pub fn is_possible(kernel: &Kernel, has: OptionalFeatures) -> bool {
     let is_in = |names: &[&str]| names.contains(&product(kernel));
-    match profile {
-        Profile::Hardware => !is_in(SOFTWARE) && !is_in(QUADS),
-        Profile::Software => !is_in(HARDWARE) && (subgroups || !is_in(QUADS)),
-    }
+    (has.subgroups || !is_in(QUADS)) && (has.subgroup_ids || !is_in(SUBGROUPS)) && (has.f16 || !is_in(F16))
+}
+
+/// Whether such a device is ever given the kernel.
+pub fn is_chosen(kernel: &Kernel, profile: Profile, has: OptionalFeatures) -> bool {
+    let is_in = |lists: &[&[&str]]| lists.iter().any(|names| names.contains(&product(kernel)));
+    let others = match profile {
+        Profile::Hardware => is_in(&[SOFTWARE, QUADS]),
+        Profile::Software => is_in(&[HARDWARE, SUBGROUPS, F16]),
+    };
+    !others && is_possible(kernel, has)
 }

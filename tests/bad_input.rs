@@ -210,6 +210,10 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
     let dropout = |x: &Tensor, state: &Tensor, window: &Tensor, output: &Tensor| {
         lora::dropout::record(&rec, x, state, window, output, mask, false)
     };
+    let joined = |b: &Tensor, d_output: &Tensor| {
+        let (h, d_b) = (t(&[3, b.shape()[1]]), t(b.shape()));
+        lora::grad_b_dh::record(&rec, b, d_output, &h, &d_b, &h.clone(), 1.0)
+    };
     let frozen = FrozenLinear::new(&gpu, 5, 4, &[1.0; 20], None).unwrap();
     let rows = frozen.kernel_rows().remove(0);
     let more = base::Rows { first: 1, ..rows.clone() };
@@ -245,6 +249,10 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
         ("project_a_tiled", lora::project_a_tiled::record(&rec, &t(&[2, 5]), &t(&[3, 5]), &t(&[3, 2])), "x"),
         ("grad_a_tiled", lora::grad_a_tiled::record(&rec, &t(&[3, 2]), &t(&[3, 5]), &t(&[2, 5]), 1.0), "x"),
         ("grad_b_tiled", lora::grad_b_tiled::record(&rec, &t(&[3, 5]), &t(&[3, 2]), &t(&[5, 2]), 1.0), "d_output"),
+        ("grad_b_dh", joined(&t(&[6, 2]), &t(&[3, 6])), "d_output"),
+        ("grad_b_dh", joined(&t(&[4, 9]), &t(&[3, 4])), "b"),
+        ("grad_b_dh", joined(&t(&[4, 2]), &t(&[3, 8])), "d_output"),
+        ("grad_b_dh_sums", lora::grad_b_dh_sums::record(&rec, &t(&[1, 9]), [2, 1], &t(&[3, 1]), &t(&[2, 1])), "parts"),
         ("grad_a", lora::grad_a::record(&rec, &t(&[3, 1]), &t(&[3, 4]), &t(&[2, 4]), 1.0), "dh"),
         ("grad_a", lora::grad_a::record(&rec, &t(&[3, 2]), &t(&[2, 4]), &t(&[2, 4]), 1.0), "x"),
         ("input_grad", lora::input_grad::record(&rec, &t(&[2, 4]), &t(&[3, 1]), &t(&[3, 4]), 1.0), "dh"),

@@ -273,6 +273,8 @@ fn constants_are_the_same_numbers_in_rust_and_wgsl() {
         ("optim/grad_norm", "ELEMENTS"),
         ("lora/grad_a_tiled", "ENOUGH"),
         ("lora/grad_b_tiled", "ENOUGH"),
+        ("lora/grad_b_dh", "ENOUGH"),
+        ("lora/grad_b_dh", "MOST"),
     ];
     for kernel in all() {
         let name = kernel.name;
@@ -413,7 +415,8 @@ fn what_devices_are_given_is_what_the_self_check_runs_on_them() {
         let source = text(path);
         if let Some((_, suits)) = source.split_once("fn suits(") {
             let name = path.trim_end_matches(".rs").rsplit('/').next().unwrap();
-            let feature = ["has_quads", "has_subgroups", "has_f16"].into_iter().find(|has| suits.contains(has)).unwrap();
+            let feature =
+                ["has_quads", "has_subgroups", "has_f16"].into_iter().find(|has| suits.contains(has)).unwrap();
             let more = suits.match_indices("::record(").map(|(at, _)| suits[..at].rsplit(' ').next().unwrap());
             let more = more.filter(|other| other.starts_with(name));
             by_feature.entry(feature).or_default().extend([name].into_iter().chain(more).map(str::to_string));
@@ -438,7 +441,9 @@ fn what_devices_are_given_is_what_the_self_check_runs_on_them() {
     let listed = |names: &[&str]| names.iter().map(|name| name.split('/').nth(1).unwrap().into()).collect::<Names>();
     assert_eq!(alone(&hardware, &software), listed(chosen::HARDWARE));
     assert_eq!(alone(&software, &hardware), listed(chosen::SOFTWARE));
-    for (feature, names) in [("has_quads", chosen::QUADS), ("has_subgroups", chosen::SUBGROUPS), ("has_f16", chosen::F16)] {
+    for (feature, names) in
+        [("has_quads", chosen::QUADS), ("has_subgroups", chosen::SUBGROUPS), ("has_f16", chosen::F16)]
+    {
         assert_eq!(by_feature.remove(feature).unwrap_or_default(), listed(names), "{feature}");
     }
     let kernels: BTreeSet<&str> = all().map(chosen::product).collect();

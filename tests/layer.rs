@@ -467,6 +467,45 @@ async fn the_fused_forward_equals_the_unfused() {
     }
 }
 
+/// On hardware with subgroups dB and dh come from one reading of d_output, where the rank is small, and a wrong one is seen.
+#[cfg(not(target_arch = "wasm32"))]
+#[pollster::test]
+async fn the_gradients_of_few_ranks_share_their_reading() {
+    let system = SYSTEMS.iter().find(|system| system.name == "loraBackward").unwrap();
+    let run = async |d: Dims, plain: bool, wrong: bool| {
+        let request = lora_webgpu::GpuRequest { profile: Some(PROFILES[0]), plain, ..Default::default() };
+        let gpu = Gpu::request(request).await.unwrap();
+        if wrong {
+            let text = kernel::grad_b_dh::KERNEL.text();
+            gpu.replace_shader("lora/grad_b_dh", text.replace("params.scale * sum", "2.0 * params.scale * sum"));
+        }
+        let set =
+            Set::new(&gpu, d, system, |name, len| if name == "d_b" { vec![0.0; len] } else { Rng(5).numbers(len) });
+        let [b, d_output, h, d_b] = [&set["b"], &set["d_output"], &set["h"], &set["d_b"]].map(Tensor::read);
+        let [b, d_output, h, d_b] = [b.await, d_output.await, h.await, d_b.await].map(|v| f64s(&v.unwrap()));
+        let expected = reference::lora::grad_b_dh(d, &b, &d_output, &h, &d_b, SCALE.into());
+        let rec = Recording::new(&gpu);
+        (system.record)(&rec, &set).unwrap();
+        rec.submit().await.unwrap();
+        let found = [set["d_b"].read().await.unwrap(), set["dh"].read().await.unwrap()];
+        if !wrong {
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_close(&format!("{d:?}, plain {plain}"), found, &products(expected));
+            }
+        }
+        found
+    };
+    let no = [d(40, 8, 68, 9), d(15, 8, 68, 8), d(40, 8, 67, 8)];
+    for (shape, joined) in [(d(40, 8, 68, 8), true)].into_iter().chain(no.map(|shape| (shape, false))) {
+        for (plain, times) in [(false, if joined { 2.0 } else { 1.0 }), (true, 1.0)] {
+            let [d_b, dh] = run(shape, plain, false).await;
+            let [changed, same] = run(shape, plain, true).await;
+            assert_eq!(changed, d_b.iter().map(|v| times * v).collect::<Vec<_>>(), "{shape:?}, plain {plain}");
+            assert_eq!(bits(&same), bits(&dh), "{shape:?}, plain {plain}");
+        }
+    }
+}
+
 // ── a layer ──
 
 #[wasm_bindgen_test(unsupported = pollster::test)]

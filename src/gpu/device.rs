@@ -311,7 +311,6 @@ impl Gpu {
     }
 
     /// Whether kernels whose subgroups add up are the ones to choose.
-    #[allow(dead_code)]
     pub(crate) fn has_subgroups(&self) -> bool {
         self.0.profile == Profile::Hardware && self.0.optional.subgroup_ids
     }

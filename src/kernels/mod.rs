@@ -95,6 +95,8 @@ static ONE_BY_ONE: &[&Kernel] = &[
     &lora::grad_a::KERNEL,
     &lora::grad_a_tiled::KERNEL,
     &lora::grad_b::KERNEL,
+    &lora::grad_b_dh::KERNEL,
+    &lora::grad_b_dh_sums::KERNEL,
     &lora::grad_b_tiled::KERNEL,
     &lora::grad_dh::KERNEL,
     &lora::grad_dh_gemv::KERNEL,

@@ -553,8 +553,7 @@ impl LoraLinear {
             (Some(dora), Some(magnitude)) => dora.backward(rec, magnitude, d_output)?,
             _ => d_output,
         };
-        products::grad_b(rec, du, h, &grad.b, scaling)?;
-        products::grad_dh(rec, &weight.b, du, dh)?;
+        products::grad_b_and_dh(rec, &weight.b, du, h, &grad.b, dh, scaling)?;
         if a.dora.is_some() && mask.is_some() && d_input.is_some() {
             add_scaled::record(rec, d_output, du, -1.0)?;
         }

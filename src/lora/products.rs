@@ -50,7 +50,7 @@ pub(crate) fn grad_b(rec: &Recording, d_output: &Tensor, h: &Tensor, d_b: &Tenso
 }
 
 /// Records `dh = d_output·B`.
-pub(crate) fn grad_dh(rec: &Recording, b: &Tensor, d_output: &Tensor, dh: &Tensor) -> Result<()> {
+fn grad_dh(rec: &Recording, b: &Tensor, d_output: &Tensor, dh: &Tensor) -> Result<()> {
     let rows = rows("b", b, 1.0)?;
     let [tokens, _] = d_output.matrix("d_output")?;
     d_output.expect_shape("d_output", &[tokens, rows.count])?;
@@ -59,6 +59,24 @@ pub(crate) fn grad_dh(rec: &Recording, b: &Tensor, d_output: &Tensor, dh: &Tenso
         true => linear_t_quad::record(rec, &rows, d_output, dh, 0, false),
         false => lora::grad_dh::record(rec, b, d_output, dh),
     }
+}
+
+/// Records `d_b += scale·d_outputᵀ·h` and `dh = d_output·B`.
+pub(crate) fn grad_b_and_dh(
+    rec: &Recording,
+    b: &Tensor,
+    d_output: &Tensor,
+    h: &Tensor,
+    d_b: &Tensor,
+    dh: &Tensor,
+    scale: f32,
+) -> Result<()> {
+    let ([out_features, rank], [tokens, _]) = (b.matrix("b")?, d_output.matrix("d_output")?);
+    if lora::grad_b_dh::suits(rec.gpu(), tokens, out_features, rank) {
+        return lora::grad_b_dh::record(rec, b, d_output, h, d_b, dh, scale);
+    }
+    grad_b(rec, d_output, h, d_b, scale)?;
+    grad_dh(rec, b, d_output, dh)
 }
 
 /// Records `d_a += scale·dhᵀ·x`.

@@ -58,8 +58,7 @@ impl Recording {
         grad.a.expect_shape("grad.a", weight.a.shape())?;
         grad.b.expect_shape("grad.b", weight.b.shape())?;
         self.all_or_nothing(|| {
-            products::grad_b(self, d_output, saved_h, &grad.b, scale)?;
-            products::grad_dh(self, &weight.b, d_output, dh)?;
+            products::grad_b_and_dh(self, &weight.b, d_output, saved_h, &grad.b, dh, scale)?;
             products::grad_a(self, dh, saved_x, &grad.a, scale)?;
             match d_input {
                 Some(d_input) => products::input_grad(self, &weight.a, dh, d_input, scale),

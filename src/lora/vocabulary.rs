@@ -42,8 +42,7 @@ impl LoraLinear {
         rec.all_or_nothing(|| {
             for (a, _) in self.taking_part(&workspace, None) {
                 let (weight, grad, scaling) = (a.adapter.weight(), a.adapter.grad(), a.adapter.scaling());
-                products::grad_b(rec, d_output, &a.h, &grad.b, scaling)?;
-                products::grad_dh(rec, &weight.b, d_output, &a.dh)?;
+                products::grad_b_and_dh(rec, &weight.b, d_output, &a.h, &grad.b, &a.dh, scaling)?;
                 embedding_grad::record(rec, ids, &a.dh, &grad.a, true, scaling)?;
                 if let Some(step) = step {
                     find_non_finite::record(rec, output, &a.dh, &step.window, a.adapter.numbers().0)?;

@@ -108,6 +108,20 @@ macro_rules! tokens {
 }
 const MANY_TOKENS: &[Dims] = tokens!();
 const ANY_TOKENS: &[Dims] = tokens!(d(1, 1, 1, 1), d(1, 257, 130, 8), d(1, 64, 65, 17), d(1031, 5, 6, 3));
+/// For a rank of at most 8: tokens beside 16 and their parts, columns beside 64 and 256 and their strips.
+const JOINED: &[Dims] = &[
+    d(1, 4, 4, 1),
+    d(7, 4, 68, 3),
+    d(17, 4, 256, 8),
+    d(33, 4, 260, 5),
+    d(130, 4, 12, 4),
+    d(1100, 4, 132, 7),
+    d(64, 4, 1028, 2),
+    d(3, 4, 2056, 6),
+    d(8200, 4, 20, 8),
+];
+/// `tokens` parts of `out_features` elements and `in_features` of `rank`.
+const PARTS: &[Dims] = &[d(1, 1, 1, 1), d(3, 2, 5, 7), d(2, 9, 129, 127), d(17, 1, 64, 64), d(1, 5, 1000, 3)];
 /// For those that take four columns at a time, and share out tokens, 128 or more each, or columns, 512 or more.
 const TILED: &[Dims] = &[
     d(2, 4, 8, 3),
@@ -727,6 +741,30 @@ fn grad_b(d: Dims, rng: &mut Rng) -> Case {
     )
 }
 
+fn grad_b_dh(d: Dims, rng: &mut Rng) -> Case {
+    let [b, d_output] = [given(rng, &[d.out_features, d.rank]), given(rng, &[d.tokens, d.out_features])];
+    let [h, d_b] = [given(rng, &[d.tokens, d.rank]), given(rng, &[d.out_features, d.rank])];
+    let [of_b, of_h] = reference::lora::grad_b_dh(d, &b.f64(), &d_output.f64(), &h.f64(), &d_b.f64(), SCALE.into());
+    case(
+        [b, d_output, h, d_b, unset(&[d.tokens, d.rank])],
+        |rec, [b, d_output, h, d_b, dh]| lora::grad_b_dh::record(rec, b, d_output, h, d_b, dh, SCALE),
+        [(3, products(&of_b)), (4, products(&of_h))],
+    )
+}
+
+/// `tokens` parts of dB, `in_features` of dh.
+fn grad_b_dh_sums(d: Dims, rng: &mut Rng) -> Case {
+    let counts = [d.tokens, d.in_features];
+    let [d_b, dh] = [given(rng, &[d.out_features, 1]), unset(&[d.rank, 1])];
+    let parts = given(rng, &[1, d.tokens * d.out_features + d.in_features * d.rank]);
+    let [of_b, of_h] = reference::lora::grad_b_dh_sums(&parts.f64(), counts, &d_b.f64(), d.rank);
+    case(
+        [parts, d_b, dh],
+        move |rec, [parts, d_b, dh]| lora::grad_b_dh_sums::record(rec, parts, counts, d_b, dh),
+        [(1, products(&of_b)), (2, products(&of_h))],
+    )
+}
+
 fn grad_b_tiled(d: Dims, rng: &mut Rng) -> Case {
     let [d_output, h] = [given(rng, &[d.tokens, d.out_features]), given(rng, &[d.tokens, d.rank])];
     let d_b = given(rng, &[d.out_features, d.rank]);
@@ -1311,6 +1349,33 @@ pub static SPECS: &[Spec] = &[
         ("d_output transposed", "d_output[t * params.out_features + column]", "d_output[column * params.tokens + t]"),
         ("ranks swapped", "h[row + low.x], h[row + low.y]", "h[row + low.y], h[row + low.x]"),
         ("the upper ranks left out", "sum_high[j]", "0.0"),
+    ]),
+    spec!(lora / grad_b_dh, JOINED 0..5, show_product, PRODUCTS, [
+        ("the last token dropped", "vec4<bool>(token < end)", "vec4<bool>(token + 1 < end)"),
+        ("the tokens stopping at the tile", "first += TOKENS", "first += params.tokens"),
+        ("the first four tokens alone", "t += EACH", "t += TOKENS"),
+        ("the scale twice", "params.scale * sum[j][k]", "params.scale * params.scale * sum[j][k]"),
+        ("the scale never", "params.scale * sum[j][k]", "sum[j][k]"),
+        ("only the first strip", "tile % strips", "0u"),
+        ("only the first part", "tile / strips", "0u"),
+        ("dB transposed", "(part * params.out_features + 4 * block + j) * params.rank + rank[k]", "part * params.out_features * params.rank + rank[k] * params.out_features + 4 * block + j"),
+        ("two tokens of dB swapped", "sum[j] += now[i][j] * value", "sum[j] += now[i ^ 1][j] * value"),
+        ("two tokens of dh swapped", "product[i] += now[i][j] * weight[j]", "product[i] += now[i ^ 1][j] * weight[j]"),
+        ("the columns past the end counting", "vec4<bool>(block < blocks)", "vec4<bool>(true)"),
+        ("ranks of the next row", "min(rank, vec4u(params.rank - 1))", "min(rank, vec4u(0))"),
+        ("a neighbour's sums lost", "quadSwapX(select(product[2], product[0], right))", "select(product[2], product[0], right)"),
+        ("the wrong neighbour", "quadSwapY(", "quadSwapX("),
+        ("a quad left out", "q < WORKGROUP / 4;", "q + 2 < WORKGROUP / 4;"),
+        ("the lower ranks twice", "quad % 2 * 4 + vec4u", "vec4u"),
+        ("dh over dB", "let after = ", "let after = 0 * "),
+    ]),
+    spec!(lora / grad_b_dh_sums, PARTS 0..5, show_product, PRODUCTS, [
+        ("overwriting dB", "d_b[i] +=", "d_b[i] ="),
+        ("accumulation of dh", "dh[at] =", "dh[at] +="),
+        ("a part left out", "part < count;", "part + 1 < count;"),
+        ("the first part alone", "first + part * len", "first"),
+        ("dh from the parts of dB", "params.d_b_parts * params.d_b_len + at", "at"),
+        ("the last element of dh", "i < params.d_b_len + params.dh_len", "i + 1 < params.d_b_len + params.dh_len"),
     ]),
     spec!(lora / grad_b_tiled, TILED 0..5, show_product, PRODUCTS, [
         ("the last token dropped", "vec4<bool>(token < end)", "vec4<bool>(token + 1 < end)"),

@@ -1,7 +1,7 @@
 //! Which kernels a device is ever given, by hand: `tests/contract.rs` holds the lists to where `src` chooses.
 
-use lora_webgpu::{OptionalFeatures, Profile};
 use lora_webgpu::kernels::Kernel;
+use lora_webgpu::{OptionalFeatures, Profile};
 
 /// For hardware alone: tiles in workgroup memory.
 pub const HARDWARE: &[&str] = &[
@@ -39,7 +39,7 @@ pub fn product(kernel: &Kernel) -> &'static str {
 }
 
 /// For hardware with subgroups.
-pub const SUBGROUPS: &[&str] = &[];
+pub const SUBGROUPS: &[&str] = &["lora/grad_b_dh", "lora/grad_b_dh_sums"];
 
 /// For hardware with f16.
 pub const F16: &[&str] = &[];

@@ -274,6 +274,19 @@ pub fn grad_dh_tiled(d: Dims, b: &[f64], d_output: &[f64]) -> Vec<Sum> {
     grad_dh(d, b, d_output)
 }
 
+/// [`grad_b`] and [`grad_dh`]
+pub fn grad_b_dh(d: Dims, b: &[f64], d_output: &[f64], h: &[f64], d_b: &[f64], scale: f64) -> [Vec<Sum>; 2] {
+    [grad_b(d, d_output, h, d_b, scale), grad_dh(d, b, d_output)]
+}
+
+/// dB += Σₚ parts[p] and dh = Σₚ of what follows them.
+pub fn grad_b_dh_sums(parts: &[f64], [d_b_parts, dh_parts]: [usize; 2], d_b: &[f64], dh_len: usize) -> [Vec<Sum>; 2] {
+    let (of_d_b, of_dh) = parts.split_at(d_b_parts * d_b.len());
+    let sum = |parts: &[f64], i: usize, len: usize, count: usize| dot((0..count).map(|p| (parts[p * len + i], 1.0)));
+    let sums: Vec<Sum> = (0..d_b.len()).map(|i| sum(of_d_b, i, d_b.len(), d_b_parts)).collect();
+    [accumulate(&sums, d_b, 1.0), (0..dh_len).map(|i| sum(of_dh, i, dh_len, dh_parts)).collect()]
+}
+
 /// dA += scale·dhᵀ·x: dA[r, i] += scale·Σₜ dh[t, r]·x[t, i]
 pub fn grad_a(d: Dims, dh: &[f64], x: &[f64], d_a: &[f64], scale: f64) -> Vec<Sum> {
     let product =

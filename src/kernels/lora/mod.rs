@@ -14,6 +14,8 @@ pub mod fused_b_add_tiled;
 pub mod grad_a;
 pub mod grad_a_tiled;
 pub mod grad_b;
+pub mod grad_b_dh;
+pub mod grad_b_dh_sums;
 pub mod grad_b_tiled;
 pub mod grad_dh;
 pub mod grad_dh_gemv;

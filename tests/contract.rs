@@ -160,6 +160,36 @@ fn operators_have_the_parentheses_that_browsers_want() {
     }
 }
 
+/// Variables without a value, in blocks within a function, that are added to: Chromium on SwiftShader gives them zeros in the
+/// first round of a loop alone.
+fn counts_on_zeros(text: &str) -> Vec<&str> {
+    let inner = text.lines().filter(|line| line.starts_with("        "));
+    let declared = inner.filter_map(|line| line.trim_start().strip_prefix("var ")?.split_once(": "));
+    let unset = declared.filter(|(_, rest)| !rest.split("//").next().unwrap().contains('='));
+    let added_to = |line: &str, name: &str| {
+        let rest = line.trim_start().strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with(['[', ' ']) && rest.split(" = ").next().unwrap().contains("= "))
+    };
+    unset.map(|(name, _)| name).filter(|name| text.lines().any(|line| added_to(line, name))).collect()
+}
+
+#[test]
+fn variables_in_loops_begin_with_a_value() {
+    let inside = |line: &str| format!("fn main() {{\n    for (;;) {{\n        var sum{line}\n    }}\n}}\n");
+    for (text, wrong) in [
+        (": f32;\n        sum += 1;", true),
+        (": array<vec4f, 4>; // [4]\n            sum[i] += a[i] * b;", true),
+        (": array<vec4f, 4>;\n            sum[i] = a[i] * b;", false),
+        (" = array<vec4f, 4>();\n            sum[i] += b;", false),
+        (": f32;\n        summary += 1;", false),
+    ] {
+        assert_eq!(!counts_on_zeros(&inside(text)).is_empty(), wrong, "{text}");
+    }
+    for kernel in all() {
+        assert_eq!(counts_on_zeros(&kernel.text()), [""; 0], "{}", kernel.name);
+    }
+}
+
 /// Name and type of each field of `struct Params` in the kernel's Rust file.
 fn rust_params(rust: &str) -> Vec<(String, String)> {
     let body = rust.split_once("struct Params {").expect("a struct Params").1.split_once('}').unwrap().0;

@@ -113,8 +113,10 @@ impl Bench {
     }
 
     pub fn kernels(&self) {
-        let shapes: &[(usize, usize, usize)] =
-            if self.small { &[(1, 256, 8), (64, 256, 8)] } else { &[(1, 2560, 8), (128, 512, 8), (16_384, 4096, 16)] };
+        let shapes: &[(usize, usize, usize)] = match self.small {
+            true => &[(1, 256, 8), (64, 256, 8)],
+            false => &[(1, 2560, 8), (128, 512, 8), (16_384, 4096, 8), (16_384, 4096, 16)],
+        };
         for &(tokens, features, rank) in shapes {
             self.kernels_of(tokens, features, rank);
         }
@@ -132,6 +134,7 @@ impl Bench {
         let ids: Vec<i32> = (0..tokens).map(|i| (i * 7919 % features) as i32).collect();
         let ids = Tensor::integers(&self.gpu, "ids", &[tokens], Some(&ids)).unwrap();
         let (state, window) = (self.zeros(&[STATE_LEN]), self.zeros(&[WINDOW_LEN]));
+        let joined_d_b = self.zeros(&[features, rank]);
         let (u, d_magnitude) = (self.zeros(&[tokens, features]), self.zeros(&[features]));
         let dora = || lora::dora::Inputs { b: &b, h: &h, magnitude: &vector, norm: &vector, bias: None };
         let mask = || lora::dropout::Mask { p: 0.1, seed: 1, layer: 0 };
@@ -152,6 +155,9 @@ impl Bench {
                 Box::new(|rec, y| lora::grad_b::record(rec, &x, &h, y, 1e-3))
             }),
             Work("grad_dh", n.clone(), product, thin, Box::new(|rec, y| lora::grad_dh::record(rec, &b, &x, y))),
+            Work("grad_b_dh", n.clone(), product + 2.0 * adapter + narrow, 2.0 * thin, {
+                Box::new(|rec, y| lora::grad_b_dh::record(rec, &b, &x, &h, &joined_d_b, y, 1e-3))
+            }),
             Work("grad_a", d_a, product + adapter, thin, {
                 Box::new(|rec, y| lora::grad_a::record(rec, &h, &x, y, 1e-3))
             }),
@@ -199,6 +205,8 @@ impl Bench {
                 Box::new(|rec, y| base::absmax_int8::record(rec, &x, y))
             }),
         ];
+        let joins = rank <= 8 && tokens >= 16 && self.gpu.optional_features().subgroup_ids;
+        let work = work.into_iter().filter(|Work(kernel, ..)| joins || *kernel != "grad_b_dh");
         for Work(kernel, shape, floats, operations, record) in work {
             let counted = Counted { bytes: 4.0 * floats, operations };
             // About two milliseconds of dispatches that write a result each and may overlap; then all into the same, one

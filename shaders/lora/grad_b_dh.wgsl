@@ -80,7 +80,7 @@ fn main(
             for (var i = 0u; i < EACH; i++) {
                 next[i] = d_output[min(first + t + EACH + i, params.tokens - 1) * blocks + inside];
             }
-            var product: array<vec4f, EACH>; // of d_output and B
+            var product = array<vec4f, EACH>(); // of d_output and B
             for (var i = 0u; i < EACH; i++) {
                 let value = h_tile[(t + i) * 2 + quad % 2];
                 for (var j = 0u; j < 4; j++) {

@@ -4,8 +4,9 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::error::{Error, Result};
-use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+use crate::gpu::{Access, Kernel, Recording, Tensor, elementwise};
 
+const EACH: usize = 2;
 /// Terms that are not worth sharing out.
 const LEAST: usize = 128;
 
@@ -14,7 +15,7 @@ pub static KERNEL: Kernel = Kernel {
     name: "base/add_parts",
     source: &[wgsl!("../../../shaders/base/add_parts.wgsl")],
     buffers: &[("parts", Access::Read), ("output", Access::Write)],
-    constants: &[("WORKGROUP", 64, 64)],
+    constants: &[("WORKGROUP", 256, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -78,7 +79,7 @@ pub fn record(rec: &Recording, parts: &Tensor, sums: Sums) -> Result<()> {
         first_column: first_column as u32,
         accumulate: accumulate.into(),
     };
-    let groups = workgroups(sums.len(), KERNEL.constant(rec.gpu(), "WORKGROUP"));
+    let groups = elementwise(sums.len(), EACH * KERNEL.constant(rec.gpu(), "WORKGROUP"));
     rec.dispatch(&KERNEL, &[parts, output], params, groups)
 }
 

@@ -3,6 +3,9 @@
 #[path = "layer/adapters.rs"]
 mod adapters;
 mod common;
+#[cfg(not(target_arch = "wasm32"))] // in a browser on a software adapter hardware's tiles take seconds to compile
+#[path = "layer/parts.rs"]
+mod parts;
 #[path = "layer/problem.rs"]
 mod problem;
 mod reference;

@@ -1,15 +1,17 @@
-// output += scale·(h·Bᵀ).
+// output += scale·(h·Bᵀ), or with parts output = Σ parts + scale·(h·Bᵀ).
 // A workgroup makes DOWN·TOKENS tokens × 4·COLUMNS columns, from RANKS ranks at a time; one invocation makes TOKENS × 4.
 struct Params {
     tokens: u32,
-    out_features: u32,
+    columns: u32, // out_features
     rank: u32,
+    parts: u32,
     scale: f32,
 }
 @group(0) @binding(0) var<storage, read> b: array<f32>; // [out_features, rank]
 @group(0) @binding(1) var<storage, read> h: array<f32>; // [tokens, rank]
-@group(0) @binding(2) var<storage, read_write> output: array<f32>; // [tokens, out_features]
-@group(0) @binding(3) var<uniform> params: Params;
+@group(0) @binding(2) var<storage, read> parts: array<f32>; // [parts, tokens, out_features]
+@group(0) @binding(3) var<storage, read_write> output: array<f32>; // [tokens, out_features]
+@group(0) @binding(4) var<uniform> params: Params;
 
 override COLUMNS: u32 = 32;
 override DOWN: u32 = 8;
@@ -27,7 +29,7 @@ fn main(
     @builtin(local_invocation_index) index: u32,
 ) {
     let tile = group.x + group.y * groups.x;
-    let column_tiles = (params.out_features + 4 * COLUMNS - 1) / (4 * COLUMNS);
+    let column_tiles = (params.columns + 4 * COLUMNS - 1) / (4 * COLUMNS);
     let first_column = tile % column_tiles * 4 * COLUMNS;
     let first_token = tile / column_tiles * DOWN * TOKENS;
     let stride = 4 * COLUMNS + 1;
@@ -37,7 +39,7 @@ fn main(
         let ranks = min(params.rank - first_rank, RANKS);
         workgroupBarrier();
         for (var e = index; e < RANKS * 4 * COLUMNS; e += COLUMNS * DOWN) {
-            let column = min(first_column + e / RANKS, params.out_features - 1);
+            let column = min(first_column + e / RANKS, params.columns - 1);
             let rank = first_rank + min(e % RANKS, ranks - 1);
             b_tile[e % RANKS * stride + e / RANKS] = b[column * params.rank + rank];
         }
@@ -66,16 +68,27 @@ fn main(
     }
     // All are read before the first is written.
     let column = first_column + local.x + vec4u(0, 1, 2, 3) * COLUMNS;
-    let inside = min(column, vec4u(params.out_features - 1));
-    for (var i = 0u; i < TOKENS; i++) {
-        let at = min(first_token + local.y + i * DOWN, params.tokens - 1) * params.out_features + inside;
-        sum[i] = vec4f(output[at.x], output[at.y], output[at.z], output[at.w]) + params.scale * sum[i];
+    let inside = min(column, vec4u(params.columns - 1));
+    var before: array<vec4f, TOKENS>;
+    if params.parts == 0 {
+        for (var i = 0u; i < TOKENS; i++) {
+            let at = min(first_token + local.y + i * DOWN, params.tokens - 1) * params.columns + inside;
+            before[i] = vec4f(output[at.x], output[at.y], output[at.z], output[at.w]);
+        }
+    }
+    for (var part = 0u; part < params.parts; part++) {
+        for (var i = 0u; i < TOKENS; i++) {
+            let token = part * params.tokens + min(first_token + local.y + i * DOWN, params.tokens - 1);
+            let at = token * params.columns + inside;
+            before[i] += vec4f(parts[at.x], parts[at.y], parts[at.z], parts[at.w]);
+        }
     }
     for (var i = 0u; i < TOKENS; i++) {
         let token = first_token + local.y + i * DOWN;
+        let value = before[i] + params.scale * sum[i];
         for (var j = 0u; j < 4; j++) {
-            if token < params.tokens && column[j] < params.out_features {
-                output[token * params.out_features + column[j]] = sum[i][j];
+            if token < params.tokens && column[j] < params.columns {
+                output[token * params.columns + column[j]] = value[j];
             }
         }
     }

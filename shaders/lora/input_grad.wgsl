@@ -1,14 +1,17 @@
-// d_input += scale·(dh·A). One invocation makes TOKENS elements of one column.
+// d_input += scale·(dh·A), or with parts d_input = Σ parts + scale·(dh·A).
+// One invocation makes TOKENS elements of one column.
 struct Params {
     tokens: u32,
-    in_features: u32,
+    columns: u32, // in_features
     rank: u32,
+    parts: u32,
     scale: f32,
 }
 @group(0) @binding(0) var<storage, read> a: array<f32>; // [rank, in_features]
 @group(0) @binding(1) var<storage, read> dh: array<f32>; // [tokens, rank]
-@group(0) @binding(2) var<storage, read_write> d_input: array<f32>; // [tokens, in_features]
-@group(0) @binding(3) var<uniform> params: Params;
+@group(0) @binding(2) var<storage, read> parts: array<f32>; // [parts, tokens, in_features]
+@group(0) @binding(3) var<storage, read_write> d_input: array<f32>; // [tokens, in_features]
+@group(0) @binding(4) var<uniform> params: Params;
 
 override COLUMNS: u32 = 64;
 const TOKENS: u32 = 4;
@@ -20,23 +23,34 @@ fn main(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let tile = group.x + group.y * groups.x;
-    let column_tiles = (params.in_features + COLUMNS - 1) / COLUMNS;
+    let column_tiles = (params.columns + COLUMNS - 1) / COLUMNS;
     let column = tile % column_tiles * COLUMNS + lane;
     let first_token = tile / column_tiles * TOKENS;
-    if column >= params.in_features {
+    if column >= params.columns {
         return;
     }
     // TOKENS rows as one vector: an array, indexed, is slow on software adapters. Out of range repeats the last row; it is
     // not written.
-    let rows = min(first_token + vec4u(0, 1, 2, 3), vec4u(params.tokens - 1)) * params.rank;
+    let token = min(first_token + vec4u(0, 1, 2, 3), vec4u(params.tokens - 1));
+    let rows = token * params.rank;
     var sum = vec4f();
     for (var r = 0u; r < params.rank; r++) {
         let at = rows + r;
-        sum += a[r * params.in_features + column] * vec4f(dh[at.x], dh[at.y], dh[at.z], dh[at.w]);
+        sum += a[r * params.columns + column] * vec4f(dh[at.x], dh[at.y], dh[at.z], dh[at.w]);
+    }
+    // All are read before the first is written.
+    var before = vec4f();
+    if params.parts == 0 {
+        let at = token * params.columns + column;
+        before = vec4f(d_input[at.x], d_input[at.y], d_input[at.z], d_input[at.w]);
+    }
+    for (var part = 0u; part < params.parts; part++) {
+        let at = (part * params.tokens + token) * params.columns + column;
+        before += vec4f(parts[at.x], parts[at.y], parts[at.z], parts[at.w]);
     }
     for (var i = 0u; i < TOKENS; i++) {
         if first_token + i < params.tokens {
-            d_input[(first_token + i) * params.in_features + column] += params.scale * sum[i];
+            d_input[(first_token + i) * params.columns + column] = before[i] + params.scale * sum[i];
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A recording: dispatches in order, checked when recorded, submitted together.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,6 +16,8 @@ pub struct Recording {
     gpu: Gpu,
     ops: RefCell<Vec<Op>>,
     resolved: RefCell<Option<Rc<ResolvedOps>>>,
+    /// Of the operations those that must stay: where what is being recorded now, all or nothing, began.
+    kept: Cell<usize>,
     in_parts: bool,
 }
 
@@ -148,7 +150,13 @@ pub(crate) fn fold(groups: usize) -> [u32; 2] {
 impl Recording {
     /// An empty recording.
     pub fn new(gpu: &Gpu) -> Recording {
-        Recording { gpu: gpu.clone(), ops: RefCell::default(), resolved: RefCell::default(), in_parts: false }
+        Recording {
+            gpu: gpu.clone(),
+            ops: RefCell::default(),
+            resolved: RefCell::default(),
+            kept: Cell::default(),
+            in_parts: false,
+        }
     }
 
     /// One of which more than 500 dispatches are submitted in parts, so that a page goes on drawing while they run and no
@@ -205,8 +213,19 @@ impl Recording {
         params: P,
         workgroups: [u32; 2],
     ) -> Result<()> {
+        self.dispatch_bytes(kernel, tensors, bytemuck::bytes_of(&params), workgroups)
+    }
+
+    /// The same for all parameters, once.
+    fn dispatch_bytes(
+        &self,
+        kernel: &'static Kernel,
+        tensors: &[&Tensor],
+        params: &[u8],
+        workgroups: [u32; 2],
+    ) -> Result<()> {
         debug_assert_eq!(tensors.len(), kernel.buffers.len(), "{}", kernel.name);
-        debug_assert_eq!(size_of::<P>(), kernel.params_size, "{}", kernel.name);
+        debug_assert_eq!(params.len(), kernel.params_size, "{}", kernel.name);
         for (tensor, (_, access)) in tensors.iter().zip(kernel.buffers) {
             self.check(tensor)?;
             tensor.expect_dtype(match access {
@@ -219,7 +238,7 @@ impl Recording {
         self.ops.borrow_mut().push(Op::Dispatch {
             kernel,
             tensors: tensors.iter().map(|&t| t.clone()).collect(),
-            params: bytemuck::bytes_of(&params).into(),
+            params: params.into(),
             workgroups,
         });
         Ok(())
@@ -228,7 +247,31 @@ impl Recording {
     /// Records all that `work` records, or nothing when it fails.
     pub(crate) fn all_or_nothing<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let before = self.ops.borrow().len();
-        work().inspect_err(|_| self.ops.borrow_mut().truncate(before))
+        let kept = self.kept.replace(before);
+        let outcome = work();
+        self.kept.set(kept);
+        outcome.inspect_err(|_| self.ops.borrow_mut().truncate(before))
+    }
+
+    /// Tensors and parameters of what was recorded last, where that is a dispatch of `kernel` and may be dropped: an error of what
+    /// is being recorded, all or nothing, must leave what was there before.
+    pub(crate) fn last(&self, kernel: &'static Kernel) -> Option<(Vec<Tensor>, Box<[u8]>)> {
+        match self.ops.borrow().get(self.kept.get()..)?.last()? {
+            Op::Dispatch { kernel: last, tensors, params, .. } if std::ptr::eq(*last, kernel) => {
+                Some((tensors.clone(), params.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Drops what [`Recording::last`] gave, once one dispatch that stands for it, too, was recorded.
+    pub(crate) fn drop_last_but_one(&self) {
+        let mut ops = self.ops.borrow_mut();
+        if let (Some(op), Some(last)) = (ops.pop(), ops.last_mut()) {
+            *last = op;
+        }
+        // There are as many as before, but others.
+        *self.resolved.borrow_mut() = None;
     }
 
     fn check(&self, tensor: &Tensor) -> Result<()> {

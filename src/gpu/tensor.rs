@@ -424,6 +424,11 @@ impl Tensor {
         }))
     }
 
+    /// Whether it is a clone of the other, or the other way round.
+    pub(crate) fn is(&self, other: &Tensor) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The device that it lies on.
     pub fn gpu(&self) -> &Gpu {
         &self.0.gpu

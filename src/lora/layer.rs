@@ -399,7 +399,7 @@ impl LoraLinear {
         self.refuse_merged()?;
         let (workspace, output) = (self.activations(tokens)?, self.output(tokens)?);
         rec.all_or_nothing(|| {
-            self.base.forward(rec, x, &output)?;
+            let mut taking_part = Vec::new();
             for a in &workspace.adapters {
                 let mine = |name: &Option<&str>| f32::from(u8::from(*name == Some(a.adapter.name())));
                 let factors: Vec<f32> = adapters.iter().map(mine).collect();
@@ -407,9 +407,13 @@ impl LoraLinear {
                     continue;
                 }
                 let factors = Tensor::from_slice(&self.gpu, "rows", &[tokens], &factors)?;
-                let (adapter, scaling) = (&a.adapter, a.adapter.scaling());
-                products::project_a(rec, &adapter.weight().a, x, &a.h)?;
+                products::project_a(rec, &a.adapter.weight().a, x, &a.h)?;
                 scale_rows::record(rec, &factors, &a.h)?;
+                taking_part.push((a, factors));
+            }
+            self.base.forward(rec, x, &output)?;
+            for (a, factors) in taking_part {
+                let (adapter, scaling) = (&a.adapter, a.adapter.scaling());
                 products::fused_b_add(rec, &adapter.weight().b, &a.h, &output, scaling)?;
                 if let Some(bias) = adapter.lora_bias() {
                     // A product of one: factors [tokens, 1] by bias [out_features, 1].
@@ -442,14 +446,13 @@ impl LoraLinear {
         self.expect_input(x, tokens)?;
         let workspace = self.activations(tokens)?;
         rec.all_or_nothing(|| {
+            let taking_part = self.project(rec, x, &workspace, step)?;
+            // Right before what adds to it, which then adds up the parts of its sums, too.
             self.base.forward(rec, x, output)?;
-            for (a, mask) in self.taking_part(&workspace, step) {
-                let weight = a.adapter.weight();
-                let kept = drop_out(rec, x, step, mask, workspace.dropped.as_ref())?;
+            for (a, mask) in taking_part {
                 match (&a.dora, a.adapter.magnitude()) {
                     (Some(dora), Some(magnitude)) => {
-                        products::project_a(rec, &weight.a, &kept, &a.h)?;
-                        let dropped = mask.map(|_| &kept);
+                        let dropped = mask.and(workspace.dropped.as_ref());
                         dora.forward(
                             rec,
                             &self.base,
@@ -461,7 +464,7 @@ impl LoraLinear {
                             output,
                         )?;
                     }
-                    _ => rec.lora_forward_fused(weight, &kept, &a.h, output, a.adapter.scaling())?,
+                    _ => products::fused_b_add(rec, &a.adapter.weight().b, &a.h, output, a.adapter.scaling())?,
                 }
                 if let Some(bias) = a.adapter.lora_bias() {
                     bias_add::record(rec, &bias.value, output, a.adapter.scaling())?;
@@ -471,6 +474,22 @@ impl LoraLinear {
         })?;
         self.set_tokens(tokens);
         Ok(())
+    }
+
+    /// Records `h = x·Aᵀ` of the adapters that take part, and gives them.
+    pub(super) fn project<'a>(
+        &self,
+        rec: &Recording,
+        x: &Tensor,
+        workspace: &'a Workspace,
+        step: Option<&TrainingStep>,
+    ) -> Result<Vec<(&'a AdapterActivations, Option<Mask>)>> {
+        let parts = self.taking_part(workspace, step);
+        for (a, mask) in &parts {
+            let kept = drop_out(rec, x, step, *mask, workspace.dropped.as_ref())?;
+            products::project_a(rec, &a.adapter.weight().a, &kept, &a.h)?;
+        }
+        Ok(parts)
     }
 
     /// Records the backward pass after a [`forward`](LoraLinear::forward) of the same `x`: adds to the gradients, and
@@ -513,13 +532,12 @@ impl LoraLinear {
         }
         rec.all_or_nothing(|| {
             let parts = self.taking_part(&workspace, step);
-            // Without dropout DoRA's base product is scaled, too, and goes back with what the adapter gives.
-            let scaled_base = parts.iter().any(|(a, mask)| a.dora.is_some() && mask.is_none());
-            if let Some(d_input) = d_input.filter(|_| !scaled_base) {
+            if let Some(d_input) = d_input.filter(|_| parts.is_empty()) {
                 self.base.backward_input(rec, d_output, d_input)?;
             }
-            for (a, mask) in &parts {
-                self.adapter_backward(rec, a, x, d_output, d_input, step, *mask, workspace.dropped.as_ref())?;
+            for (i, (a, mask)) in parts.iter().enumerate() {
+                let dropped = workspace.dropped.as_ref();
+                self.adapter_backward(rec, a, i == 0, x, d_output, d_input, step, *mask, dropped)?;
                 if let Some(step) = step {
                     find_non_finite::record(rec, output, &a.dh, &step.window, a.adapter.numbers().0)?;
                 }
@@ -528,12 +546,13 @@ impl LoraLinear {
         })
     }
 
-    /// Adds to one adapter's gradients, and to `d_input` what comes through it.
+    /// Adds to one adapter's gradients, and to `d_input` what comes through it; the first begins with what comes through the base.
     #[allow(clippy::too_many_arguments)]
     fn adapter_backward(
         &self,
         rec: &Recording,
         a: &AdapterActivations,
+        first: bool,
         x: &Tensor,
         d_output: &Tensor,
         d_input: Option<&Tensor>,
@@ -557,17 +576,20 @@ impl LoraLinear {
         if a.dora.is_some() && mask.is_some() && d_input.is_some() {
             add_scaled::record(rec, d_output, du, -1.0)?;
         }
+        // Without dropout DoRA's base product is scaled, too, and goes back with what the adapter gives.
+        let through_base = if mask.is_none() { du } else { d_output };
         let du = a.dora.as_ref().map(|_| du);
-        self.backward_from_dh(rec, a, du, x, d_input, step, mask, dropped)
+        self.backward_from_dh(rec, a, [first.then_some(through_base), du], x, d_input, step, mask, dropped)
     }
 
-    /// Adds to A's gradient, and to `d_input` what comes through it; with DoRA what comes through the base, too.
+    /// Adds to A's gradient, and to `d_input` what comes through it. Before that, of a gradient given first, overwrites `d_input` with
+    /// what comes through the base; of DoRA's du, given second, adds that after dropout.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn backward_from_dh(
         &self,
         rec: &Recording,
         a: &AdapterActivations,
-        du: Option<&Tensor>,
+        [through_base, du]: [Option<&Tensor>; 2],
         x: &Tensor,
         d_input: Option<&Tensor>,
         step: Option<&TrainingStep>,
@@ -578,6 +600,10 @@ impl LoraLinear {
         let kept = drop_out(rec, x, step, mask, dropped)?;
         products::grad_a(rec, dh, &kept, &a.adapter.grad().a, scaling)?;
         let Some(d_input) = d_input else { return Ok(()) };
+        // Right before what adds to it, which then adds up the parts of its sums, too.
+        if let Some(d) = through_base {
+            self.base.backward_input(rec, d, d_input)?;
+        }
         match (mask, step, dropped) {
             (Some(mask), Some(step), Some(dropped)) => {
                 // d_input += mask⊙(scaling·dh·A)/(1−p), with DoRA also of (du − d_output)·W.
@@ -588,12 +614,7 @@ impl LoraLinear {
                 products::input_grad(rec, &weight.a, dh, dropped, scaling)?;
                 dropout::record(rec, dropped, &step.state, &step.window, d_input, mask, true)
             }
-            _ => {
-                if let Some(du) = du {
-                    self.base.backward_input(rec, du, d_input)?;
-                }
-                products::input_grad(rec, &weight.a, dh, d_input, scaling)
-            }
+            _ => products::input_grad(rec, &weight.a, dh, d_input, scaling),
         }
     }
 
@@ -721,7 +742,7 @@ impl LoraLinear {
 }
 
 /// What `A` sees of `x`: with a mask the rest, which is written to `dropped`.
-pub(super) fn drop_out(
+fn drop_out(
     rec: &Recording,
     x: &Tensor,
     step: Option<&TrainingStep>,

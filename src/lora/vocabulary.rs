@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::layer::{LoraLinear, TrainingStep, drop_out};
+use super::layer::{LoraLinear, TrainingStep};
 use super::products;
 use crate::base::FrozenLinear;
 use crate::error::{Error, Result};
@@ -55,14 +55,10 @@ impl LoraLinear {
     /// Records what the columns of an output have in common, `h = x·Aᵀ`, before [`LoraLinear::record_columns`].
     pub(crate) fn begin_columns(&self, rec: &Recording, x: &Tensor, step: Option<&TrainingStep>) -> Result<()> {
         let workspace = self.activations(x.matrix("x")?[0])?;
-        for (a, mask) in self.taking_part(&workspace, step) {
-            if a.adapter.magnitude().is_some() {
-                return Err(Error::unsupported(format!("DoRA on `{}`", self.label())));
-            }
-            let kept = drop_out(rec, x, step, mask, workspace.dropped.as_ref())?;
-            products::project_a(rec, &a.adapter.weight().a, &kept, &a.h)?;
+        if self.outside().iter().any(|adapter| adapter.magnitude().is_some()) {
+            return Err(Error::unsupported(format!("DoRA on `{}`", self.label())));
         }
-        Ok(())
+        self.project(rec, x, &workspace, step).map(drop)
     }
 
     /// Records some columns of the output, of which the first is a multiple of 64: overwrites `output [tokens, columns]`.
@@ -121,7 +117,7 @@ impl LoraLinear {
     ) -> Result<()> {
         let workspace = self.activations(x.matrix("x")?[0])?;
         for (a, mask) in self.taking_part(&workspace, step) {
-            self.backward_from_dh(rec, a, None, x, d_input, step, mask, workspace.dropped.as_ref())?;
+            self.backward_from_dh(rec, a, [None; 2], x, d_input, step, mask, workspace.dropped.as_ref())?;
             if let Some(step) = step {
                 find_non_finite::record(rec, &a.h, &a.dh, &step.window, a.adapter.numbers().0)?;
             }

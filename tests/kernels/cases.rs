@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use lora_webgpu::kernels::base::add_parts::{self, Sums};
 use lora_webgpu::kernels::optim::LrRatio;
 use lora_webgpu::kernels::{Kernel, lora, loss, nn, optim};
 use lora_webgpu::{Activation, AdamW, FrozenLoader, Gpu, Recording, Result, Tensor, WeightKind};
@@ -141,6 +142,27 @@ const TILED: &[Dims] = &[
     d(127, 64, 64, 5),
     d(300, 68, 132, 12),
     d(517, 8, 4, 33),
+];
+/// Tokens × columns × rank, added to what is there or to the sum of `out_features` parts.
+const ONTO: &[Dims] = &[
+    d(2, 5, 0, 3),
+    d(7, 33, 3, 17),
+    d(2, 1, 0, 1),
+    d(3, 1, 2, 8),
+    d(130, 13, 5, 4),
+    d(9, 129, 0, 1),
+    d(5, 64, 2, 64),
+    d(8, 63, 12, 9),
+    d(17, 65, 0, 7),
+    d(33, 127, 2, 2),
+    d(65, 130, 3, 15),
+    d(3, 5, 31, 2),
+    d(1, 1, 0, 1),
+    d(1, 130, 0, 8),
+    d(1, 257, 2, 8),
+    d(1, 65, 0, 17),
+    d(1031, 6, 0, 3),
+    d(1031, 5, 4, 3),
 ];
 const ONE_TOKEN: &[Dims] = &[
     d(1, 3, 5, 3),
@@ -317,6 +339,11 @@ fn show_product(d: &Dims) -> String {
     format!("{}×{}×{}×{}", d.tokens, d.in_features, d.out_features, d.rank)
 }
 
+fn show_onto(d: &Dims) -> String {
+    let onto = if d.out_features > 0 { format!(" onto {} parts", d.out_features) } else { String::new() };
+    format!("{}×{}×{}{onto}", d.tokens, d.in_features, d.rank)
+}
+
 pub fn show_len(d: &Dims) -> String {
     d.tokens.to_string()
 }
@@ -425,26 +452,60 @@ fn project_b(d: Dims, rng: &mut Rng) -> Case {
     )
 }
 
-fn fused_b_add(d: Dims, rng: &mut Rng) -> Case {
-    let [b, h] = [given(rng, &[d.out_features, d.rank]), given(rng, &[d.tokens, d.rank])];
-    let output = given(rng, &[d.tokens, d.out_features]);
-    let sums = reference::lora::fused_b_add(d, &b.f64(), &h.f64(), &output.f64(), SCALE.into());
+/// The parts of sums `[parts, len]` that a kernel adds to, and its output, which is not there yet; with no parts its output alone.
+fn onto(parts: usize, shape: &[usize; 2], rng: &mut Rng) -> [Given; 2] {
+    let part = shape[0] * shape[1];
+    match parts {
+        0 => [Given::new(&[1, 1], vec![0.0]), given(rng, shape)],
+        _ => [given(rng, &[parts, part]), unset(shape)],
+    }
+}
+
+/// What is there, or the first part of it.
+fn first(parts: &Given, output: &Given) -> Vec<f64> {
+    let part = &parts.f64()[..parts.shape[1]];
+    if output.data[0].is_nan() { part.to_vec() } else { output.f64() }
+}
+
+/// A kernel that adds to `output`, of which `sums` has the first part: right after the parts were recorded to be added up, if there
+/// are any, both are one dispatch.
+fn case_onto(
+    [weight, input, parts, output]: [Given; 4],
+    mut sums: Vec<Sum>,
+    record: fn(&Recording, &Tensor, &Tensor, &Tensor, f32) -> Result<()>,
+) -> Case {
+    let len = output.data.len();
+    let in_parts = output.data[0].is_nan();
+    let rest = parts.data.iter().enumerate().skip(len);
+    rest.for_each(|(i, part)| sums[i % len] = sums[i % len].plus(Sum::of((*part).into())));
     case(
-        [b, h, output],
-        |rec, [b, h, output]| lora::fused_b_add::record(rec, b, h, output, SCALE),
-        [(2, products(&sums))],
+        [weight, input, parts, output],
+        move |rec, [weight, input, parts, output]| {
+            if in_parts {
+                add_parts::record(rec, parts, Sums::all_of(output))?;
+            }
+            record(rec, weight, input, output, SCALE)?;
+            assert_eq!(rec.dispatches(), 1);
+            Ok(())
+        },
+        [(3, products(&sums))],
     )
 }
 
-fn fused_b_add_tiled(d: Dims, rng: &mut Rng) -> Case {
+fn fused_b_add(d: Dims, rng: &mut Rng) -> Case {
+    let (parts, d) = (d.out_features, Dims { out_features: d.in_features, ..d });
     let [b, h] = [given(rng, &[d.out_features, d.rank]), given(rng, &[d.tokens, d.rank])];
-    let output = given(rng, &[d.tokens, d.out_features]);
-    let sums = reference::lora::fused_b_add_tiled(d, &b.f64(), &h.f64(), &output.f64(), SCALE.into());
-    case(
-        [b, h, output],
-        |rec, [b, h, output]| lora::fused_b_add_tiled::record(rec, b, h, output, SCALE),
-        [(2, products(&sums))],
-    )
+    let [parts, output] = onto(parts, &[d.tokens, d.out_features], rng);
+    let sums = reference::lora::fused_b_add(d, &b.f64(), &h.f64(), &first(&parts, &output), SCALE.into());
+    case_onto([b, h, parts, output], sums, lora::fused_b_add::record)
+}
+
+fn fused_b_add_tiled(d: Dims, rng: &mut Rng) -> Case {
+    let (parts, d) = (d.out_features, Dims { out_features: d.in_features, ..d });
+    let [b, h] = [given(rng, &[d.out_features, d.rank]), given(rng, &[d.tokens, d.rank])];
+    let [parts, output] = onto(parts, &[d.tokens, d.out_features], rng);
+    let sums = reference::lora::fused_b_add_tiled(d, &b.f64(), &h.f64(), &first(&parts, &output), SCALE.into());
+    case_onto([b, h, parts, output], sums, lora::fused_b_add_tiled::record)
 }
 
 fn add_scaled(d: Dims, rng: &mut Rng) -> Case {
@@ -821,25 +882,19 @@ fn grad_a_tiled(d: Dims, rng: &mut Rng) -> Case {
 }
 
 fn input_grad(d: Dims, rng: &mut Rng) -> Case {
+    let parts = d.out_features;
     let [a, dh] = [given(rng, &[d.rank, d.in_features]), given(rng, &[d.tokens, d.rank])];
-    let d_input = given(rng, &[d.tokens, d.in_features]);
-    let sums = reference::lora::input_grad(d, &a.f64(), &dh.f64(), &d_input.f64(), SCALE.into());
-    case(
-        [a, dh, d_input],
-        |rec, [a, dh, d_input]| lora::input_grad::record(rec, a, dh, d_input, SCALE),
-        [(2, products(&sums))],
-    )
+    let [parts, d_input] = onto(parts, &[d.tokens, d.in_features], rng);
+    let sums = reference::lora::input_grad(d, &a.f64(), &dh.f64(), &first(&parts, &d_input), SCALE.into());
+    case_onto([a, dh, parts, d_input], sums, lora::input_grad::record)
 }
 
 fn input_grad_tiled(d: Dims, rng: &mut Rng) -> Case {
+    let parts = d.out_features;
     let [a, dh] = [given(rng, &[d.rank, d.in_features]), given(rng, &[d.tokens, d.rank])];
-    let d_input = given(rng, &[d.tokens, d.in_features]);
-    let sums = reference::lora::input_grad_tiled(d, &a.f64(), &dh.f64(), &d_input.f64(), SCALE.into());
-    case(
-        [a, dh, d_input],
-        |rec, [a, dh, d_input]| lora::input_grad_tiled::record(rec, a, dh, d_input, SCALE),
-        [(2, products(&sums))],
-    )
+    let [parts, d_input] = onto(parts, &[d.tokens, d.in_features], rng);
+    let sums = reference::lora::input_grad_tiled(d, &a.f64(), &dh.f64(), &first(&parts, &d_input), SCALE.into());
+    case_onto([a, dh, parts, d_input], sums, lora::input_grad_tiled::record)
 }
 
 // ── loss ──
@@ -1283,28 +1338,42 @@ pub static SPECS: &[Spec] = &[
         ("stopping at the tile", "first < len;", "first < min(len, WORKGROUP);"),
         ("one round", "first += groups.x * 4 * WORKGROUP", "first += len"),
     ]),
-    spec!(lora / fused_b_add, ANY_TOKENS 0..5, show_product, PRODUCTS, [
+    spec!(lora / fused_b_add, ONTO 0..5, show_onto, PRODUCTS, [
         ("the last term dropped", "r < params.rank;", "r + 1 < params.rank;"),
         ("the scale twice", "params.scale * sum[i]", "params.scale * params.scale * sum[i]"),
         ("the scale never", "params.scale * sum[i]", "sum[i]"),
-        ("overwriting", "+= params.scale", "= params.scale"),
+        ("overwriting", "before[i] + params.scale", "params.scale"),
         ("only the first column tile", "tile % column_tiles * COLUMNS", "0u"),
         ("only the first token tile", "tile / column_tiles * TOKENS", "0u"),
-        ("B transposed", "b[column * params.rank + r]", "b[r * params.out_features + column]"),
+        ("B transposed", "b[column * params.rank + r]", "b[r * params.columns + column]"),
         ("h transposed", "rows + r", "rows / params.rank + r * params.tokens"),
+        ("the last part left out", "part < params.parts;", "part + 1 < params.parts;"),
+        ("the first part left out", "part = 0u;", "part = 1u;"),
+        ("one part again and again", "part * params.tokens", "0u"),
+        ("the parts on each other", "part * params.tokens + ", "part + "),
+        ("parts added to what is there", "if params.parts == 0", "if true"),
+        ("what is there left out", "if params.parts == 0", "if params.parts == 1"),
+        ("two tokens of a part swapped", "parts[at.y], parts[at.z]", "parts[at.z], parts[at.y]"),
     ]),
-    spec!(lora / fused_b_add_tiled, ANY_TOKENS 0..5, show_product, PRODUCTS, [
+    spec!(lora / fused_b_add_tiled, ONTO 0..5, show_onto, PRODUCTS, [
         ("the last rank dropped", "r < vec4u(ranks)", "r + 1 < vec4u(ranks)"),
         ("the ranks stopping at the tile", "first_rank += RANKS", "first_rank += params.rank"),
         ("the scale twice", "params.scale * sum[i]", "params.scale * params.scale * sum[i]"),
         ("the scale never", "params.scale * sum[i]", "sum[i]"),
-        ("overwriting", "output[at.w]) + params.scale", "output[at.w]) * 0.0 + params.scale"),
+        ("overwriting", "before[i] + params.scale", "params.scale"),
         ("only the first column tile", "tile % column_tiles * 4 * COLUMNS", "0u"),
         ("only the first token tile", "tile / column_tiles * DOWN * TOKENS", "0u"),
-        ("B transposed", "b[column * params.rank + rank]", "b[rank * params.out_features + column]"),
+        ("B transposed", "b[column * params.rank + rank]", "b[rank * params.columns + column]"),
         ("two ranks swapped", "value.z * weight[2]", "value.z * weight[3]"),
         ("two columns swapped", "vec2f(b_tile[at], b_tile[at + COLUMNS])", "vec2f(b_tile[at + COLUMNS], b_tile[at])"),
         ("one token's ranks", "(local.y + i * DOWN) * (RANKS / 4)", "local.y * (RANKS / 4)"),
+        ("the last part left out", "part < params.parts;", "part + 1 < params.parts;"),
+        ("the first part left out", "part = 0u;", "part = 1u;"),
+        ("one part again and again", "part * params.tokens", "0u"),
+        ("the parts on each other", "part * params.tokens + ", "part + "),
+        ("parts added to what is there", "if params.parts == 0", "if true"),
+        ("what is there left out", "if params.parts == 0", "if params.parts == 1"),
+        ("two columns of a part swapped", "parts[at.y], parts[at.z]", "parts[at.z], parts[at.y]"),
     ]),
     spec!(lora / grad_a, ANY_TOKENS 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "t < params.tokens;", "t + 1 < params.tokens;"),
@@ -1431,28 +1500,42 @@ pub static SPECS: &[Spec] = &[
         ("only the first rank", "group.x + group.y * groups.x", "0u"),
         ("B transposed", "b[k * params.rank + column]", "b[column * params.out_features + k]"),
     ]),
-    spec!(lora / input_grad, ANY_TOKENS 0..5, show_product, PRODUCTS, [
+    spec!(lora / input_grad, ONTO 0..5, show_onto, PRODUCTS, [
         ("the last term dropped", "r < params.rank;", "r + 1 < params.rank;"),
         ("the scale twice", "params.scale * sum[i]", "params.scale * params.scale * sum[i]"),
         ("the scale never", "params.scale * sum[i]", "sum[i]"),
-        ("overwriting", "+= params.scale", "= params.scale"),
+        ("overwriting", "before[i] + params.scale", "params.scale"),
         ("only the first column tile", "tile % column_tiles * COLUMNS", "0u"),
         ("only the first token tile", "tile / column_tiles * TOKENS", "0u"),
-        ("A transposed", "a[r * params.in_features + column]", "a[column * params.rank + r]"),
+        ("A transposed", "a[r * params.columns + column]", "a[column * params.rank + r]"),
         ("dh transposed", "rows + r", "rows / params.rank + r * params.tokens"),
+        ("the last part left out", "part < params.parts;", "part + 1 < params.parts;"),
+        ("the first part left out", "part = 0u;", "part = 1u;"),
+        ("one part again and again", "part * params.tokens", "0u"),
+        ("the parts on each other", "part * params.tokens + ", "part + "),
+        ("parts added to what is there", "if params.parts == 0", "if true"),
+        ("what is there left out", "if params.parts == 0", "if params.parts == 1"),
+        ("two tokens of a part swapped", "parts[at.y], parts[at.z]", "parts[at.z], parts[at.y]"),
     ]),
-    spec!(lora / input_grad_tiled, ANY_TOKENS 0..5, show_product, PRODUCTS, [
+    spec!(lora / input_grad_tiled, ONTO 0..5, show_onto, PRODUCTS, [
         ("the last rank dropped", "r < vec4u(ranks)", "r + 1 < vec4u(ranks)"),
         ("the ranks stopping at the tile", "first_rank += RANKS", "first_rank += params.rank"),
         ("the scale twice", "params.scale * sum[i]", "params.scale * params.scale * sum[i]"),
         ("the scale never", "params.scale * sum[i]", "sum[i]"),
-        ("overwriting", "d_input[at.w]) + params.scale", "d_input[at.w]) * 0.0 + params.scale"),
+        ("overwriting", "before[i] + params.scale", "params.scale"),
         ("only the first column tile", "tile % column_tiles * 4 * COLUMNS", "0u"),
         ("only the first token tile", "tile / column_tiles * DOWN * TOKENS", "0u"),
-        ("A transposed", "a[rank * params.in_features + column]", "a[column * params.rank + rank]"),
+        ("A transposed", "a[rank * params.columns + column]", "a[column * params.rank + rank]"),
         ("two ranks swapped", "value.z * weight[2]", "value.z * weight[3]"),
         ("two columns swapped", "vec2f(a_tile[at], a_tile[at + COLUMNS])", "vec2f(a_tile[at + COLUMNS], a_tile[at])"),
         ("one token's ranks", "(local.y + i * DOWN) * (RANKS / 4)", "local.y * (RANKS / 4)"),
+        ("the last part left out", "part < params.parts;", "part + 1 < params.parts;"),
+        ("the first part left out", "part = 0u;", "part = 1u;"),
+        ("one part again and again", "part * params.tokens", "0u"),
+        ("the parts on each other", "part * params.tokens + ", "part + "),
+        ("parts added to what is there", "if params.parts == 0", "if true"),
+        ("what is there left out", "if params.parts == 0", "if params.parts == 1"),
+        ("two columns of a part swapped", "parts[at.y], parts[at.z]", "parts[at.z], parts[at.y]"),
     ]),
     spec!(lora / project_a, MANY_TOKENS 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "column < vec4u(params.in_features)", "column + 1 < vec4u(params.in_features)"),

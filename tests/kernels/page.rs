@@ -60,8 +60,8 @@ A comparison that zeros, or the untouched output, would pass is itself a failure
 that passes.
 
 Below, the worst error over all elements, shapes and both kinds of device that kernels are chosen for, as a share of its
-bound and in absolute terms. A shape is tokens × in_features × out_features × rank, rows × classes, rows × features, or a
-number of elements. Adapter:
+bound and in absolute terms. A shape is tokens × in_features × out_features × rank, tokens × columns × rank, rows × classes,
+rows × features, or a number of elements. Adapter:
 {adapter}, {driver}.
 
 | kernel | worst share of its bound | worst absolute error | bound | shapes |

@@ -83,6 +83,29 @@ pub fn record(rec: &Recording, parts: &Tensor, sums: Sums) -> Result<()> {
     rec.dispatch(&KERNEL, &[parts, output], params, groups)
 }
 
+/// Records by `record` one dispatch that adds to all of `output`: to what is there, or in its place to the sum of so many parts, in
+/// their order. They are those that were recorded last to be added up to all of `output`; that dispatch is dropped.
+pub(in crate::kernels) fn record_onto(
+    rec: &Recording,
+    output: &Tensor,
+    record: impl FnOnce(u32, Option<&Tensor>) -> Result<()>,
+) -> Result<()> {
+    let Some((parts, count)) = parts_of(rec, output) else { return record(0, None) };
+    record(count, Some(&parts))?;
+    rec.drop_last_but_one();
+    Ok(())
+}
+
+/// The parts that all of `output` is the sum of, by what was recorded last, and how many there are.
+fn parts_of(rec: &Recording, output: &Tensor) -> Option<(Tensor, u32)> {
+    let (tensors, params) = rec.last(&KERNEL)?;
+    let Params { parts: count, width, columns, accumulate, .. } = bytemuck::pod_read_unaligned(&params);
+    match &tensors[..] {
+        [parts, sums] if sums.is(output) && width == columns && accumulate == 0 => Some((parts.clone(), count)),
+        _ => None,
+    }
+}
+
 /// How many of `terms` go into each part, so that `tiles` of them are `enough` workgroups: all, or a number divisible by 16.
 fn part(terms: usize, tiles: usize, enough: usize) -> usize {
     terms.div_ceil((enough / tiles).min(terms / LEAST).max(1)).next_multiple_of(16).min(terms)
@@ -107,4 +130,53 @@ pub(in crate::kernels) fn record_sums(
         record(Sums { output: &parts, columns: sums.width, first_column: 0, accumulate: false, ..sums }, part)?;
         self::record(rec, &parts, sums)
     })
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))]
+mod tests {
+    use super::{Sums, record};
+    use crate::error::{Error, Result};
+    use crate::gpu::{Gpu, GpuRequest, Recording, Tensor};
+    use crate::kernels::lora::fused_b_add;
+
+    #[pollster::test]
+    async fn what_fails_leaves_the_sums_of_parts_that_were_recorded_before_it() {
+        let gpu = Gpu::request(GpuRequest::default()).await.unwrap();
+        let rec = Recording::new(&gpu);
+        let tensor = |shape: &[usize], value: f32| {
+            Tensor::from_slice(&gpu, "given", shape, &vec![value; shape.iter().product()]).unwrap()
+        };
+        let (b, h) = (tensor(&[5, 2], 1.0), tensor(&[4, 2], 1.0));
+        let (parts, output) = (tensor(&[3, 20], 10.0), tensor(&[4, 5], f32::NAN));
+        let sum = || record(&rec, &parts, Sums::all_of(&output));
+        let add = || fused_b_add::record(&rec, &b, &h, &output, 0.5);
+        let fail = || -> Result<()> { Err(Error::unsupported("a failure".into())) };
+        let result = async |dispatches, expected: f32| {
+            assert_eq!(rec.dispatches(), dispatches);
+            rec.submit().await.unwrap();
+            assert_eq!(output.read().await.unwrap(), [expected; 20]);
+        };
+
+        sum().unwrap();
+        rec.all_or_nothing(|| add().and_then(|()| fail())).unwrap_err();
+        result(1, 30.0).await;
+        // What is recorded within may be spared; then it is gone with the rest.
+        rec.all_or_nothing(|| {
+            rec.zero(&output)?;
+            rec.all_or_nothing(sum)?;
+            add()?;
+            assert_eq!(rec.dispatches(), 2);
+            fail()
+        })
+        .unwrap_err();
+        result(1, 30.0).await;
+        // One within another keeps what the other began with, and the other what was there before.
+        rec.all_or_nothing(|| rec.all_or_nothing(|| add().and_then(|()| fail())).or(Ok(()))).unwrap();
+        result(1, 30.0).await;
+        rec.all_or_nothing(|| sum().and_then(|()| rec.all_or_nothing(add)).and_then(|()| fail())).unwrap_err();
+        result(1, 30.0).await;
+        // The same number of dispatches as were submitted last, but another.
+        add().unwrap();
+        result(1, 31.0).await;
+    }
 }

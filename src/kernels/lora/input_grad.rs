@@ -1,10 +1,9 @@
 //! d_input += scale·(dh·A).
 
-use bytemuck::{Pod, Zeroable};
-
-use super::{finite, input_grad_tiled, many};
+use super::fused_b_add::{Params, record_by};
+use super::{input_grad_tiled, many};
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
+use crate::gpu::{Access, Kernel, Recording, Tensor};
 
 const TOKENS: usize = 4;
 
@@ -12,21 +11,13 @@ const TOKENS: usize = 4;
 pub static KERNEL: Kernel = Kernel {
     name: "lora/input_grad",
     source: &[wgsl!("../../../shaders/lora/input_grad.wgsl")],
-    buffers: &[("a", Access::Read), ("dh", Access::Read), ("d_input", Access::Write)],
+    buffers: &[("a", Access::Read), ("dh", Access::Read), ("parts", Access::Read), ("d_input", Access::Write)],
     constants: &[("COLUMNS", 64, 64)],
     params_size: size_of::<Params>(),
 };
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    tokens: u32,
-    in_features: u32,
-    rank: u32,
-    scale: f32,
-}
-
 /// Records `d_input += scale·(dh·A)`: `a [rank, in_features]`, `dh [tokens, rank]`, `d_input [tokens, in_features]`.
+/// Parts whose sum is to be all of `d_input`, recorded last, are added up in the same dispatch.
 pub fn record(rec: &Recording, a: &Tensor, dh: &Tensor, d_input: &Tensor, scale: f32) -> Result<()> {
     let [rank, in_features] = a.matrix("a")?;
     let [tokens, _] = dh.matrix("dh")?;
@@ -36,16 +27,6 @@ pub fn record(rec: &Recording, a: &Tensor, dh: &Tensor, d_input: &Tensor, scale:
     if many(rec, tokens) && in_features > 64 {
         return input_grad_tiled::record(rec, a, dh, d_input, scale);
     }
-    let params = Params {
-        tokens: tokens as u32,
-        in_features: in_features as u32,
-        rank: rank as u32,
-        scale: finite("scale", scale)?,
-    };
-    rec.dispatch(
-        &KERNEL,
-        &[a, dh, d_input],
-        params,
-        fold(in_features.div_ceil(KERNEL.constant(rec.gpu(), "COLUMNS")) * tokens.div_ceil(TOKENS)),
-    )
+    let groups = in_features.div_ceil(KERNEL.constant(rec.gpu(), "COLUMNS")) * tokens.div_ceil(TOKENS);
+    record_by(rec, &KERNEL, groups, [a, dh, d_input], scale)
 }

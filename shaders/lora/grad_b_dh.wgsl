@@ -1,4 +1,4 @@
-// dB = scale·d_outputᵀ·h and dh = d_output·B from one reading of d_output, each in parts, for few ranks and out_features
+// dB = scale·d_outputᵀ·h and dh = d_output·B from one reading of d_output for RANKS ranks, each in parts, for out_features
 // divisible by four. A workgroup goes through `part` tokens, TOKENS at a time, of 2·WORKGROUP columns: an invocation has four
 // columns and half of the RANKS ranks. The sums of dB stay in registers; those of dh are added up over the four invocations of a
 // quad, each of which keeps one token of four, and then over the quads.
@@ -39,8 +39,10 @@ fn main(
     let tile = group.x + group.y * groups.x;
     let blocks = params.out_features / 4;
     let strips = (blocks + WORKGROUP / 2 - 1) / (WORKGROUP / 2);
-    let strip = tile % strips;
-    let part = tile / strips;
+    let rank_tiles = (params.rank + RANKS - 1) / RANKS;
+    let first_rank = tile % rank_tiles * RANKS;
+    let strip = tile / rank_tiles % strips;
+    let part = tile / rank_tiles / strips;
     let begin = part * params.part;
     let end = min(begin + params.part, params.tokens);
 
@@ -50,7 +52,7 @@ fn main(
     let right = index % 2 == 1;
     let below = index / 2 % 2 == 1;
     let mine = index % 2 * 2 + index / 2 % 2; // of four tokens
-    let rank = quad % 2 * 4 + vec4u(0, 1, 2, 3);
+    let rank = first_rank + quad % 2 * 4 + vec4u(0, 1, 2, 3);
     let block = strip * (WORKGROUP / 2) + quad / 2 * 4 + index % 4;
     let inside = min(block, blocks - 1); // Out of range repeats the last columns; they do not count.
     var weight: array<vec4f, 4>; // of four columns
@@ -67,7 +69,7 @@ fn main(
         workgroupBarrier();
         for (var e = index; e < TOKENS * RANKS / 4; e += WORKGROUP) {
             let token = first + e / 2;
-            let at = places(min(token, params.tokens - 1), e % 2 * 4 + vec4u(0, 1, 2, 3));
+            let at = places(min(token, params.tokens - 1), first_rank + e % 2 * 4 + vec4u(0, 1, 2, 3));
             h_tile[e] = select(vec4f(), vec4f(h[at.x], h[at.y], h[at.z], h[at.w]), vec4<bool>(token < end));
         }
         workgroupBarrier();
@@ -102,9 +104,9 @@ fn main(
             for (var q = r / 4; q < WORKGROUP / 4; q += 2) {
                 total += partial[t * (WORKGROUP / 4) + (q ^ (t % 4 * 2))][r % 4];
             }
-            if first + t < end && r < params.rank {
+            if first + t < end && first_rank + r < params.rank {
                 let after = (params.tokens + params.part - 1) / params.part * params.out_features * params.rank;
-                parts[after + (strip * params.tokens + first + t) * params.rank + r] = total;
+                parts[after + (strip * params.tokens + first + t) * params.rank + first_rank + r] = total;
             }
         }
     }

@@ -107,6 +107,7 @@ static ONE_BY_ONE: &[&Kernel] = &[
     &lora::merge_f16::KERNEL,
     &lora::project_a::KERNEL,
     &lora::project_a_gemv::KERNEL,
+    &lora::project_a_subgroups::KERNEL,
     &lora::project_a_tiled::KERNEL,
     &lora::project_b::KERNEL,
     &lora::save_activation::KERNEL,

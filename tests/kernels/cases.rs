@@ -109,11 +109,13 @@ macro_rules! tokens {
 }
 const MANY_TOKENS: &[Dims] = tokens!();
 const ANY_TOKENS: &[Dims] = tokens!(d(1, 1, 1, 1), d(1, 257, 130, 8), d(1, 64, 65, 17), d(1031, 5, 6, 3));
-/// For a rank of at most 8: tokens beside 16 and their parts, columns beside 64 and 256 and their strips.
+/// Tokens beside 16 and their parts, columns beside 64 and 256 and their strips, ranks beside 8.
 const JOINED: &[Dims] = &[
     d(1, 4, 4, 1),
     d(7, 4, 68, 3),
     d(17, 4, 256, 8),
+    d(5, 4, 64, 9),
+    d(37, 4, 520, 17),
     d(33, 4, 260, 5),
     d(130, 4, 12, 4),
     d(1100, 4, 132, 7),
@@ -422,6 +424,16 @@ fn project_a(d: Dims, rng: &mut Rng) -> Case {
     case(
         [a, x, unset(&[d.tokens, d.rank])],
         |rec, [a, x, h]| lora::project_a::record(rec, a, x, h),
+        [(2, products(&h))],
+    )
+}
+
+fn project_a_subgroups(d: Dims, rng: &mut Rng) -> Case {
+    let [a, x] = [given(rng, &[d.rank, d.in_features]), given(rng, &[d.tokens, d.in_features])];
+    let h = reference::lora::project_a_subgroups(d, &a.f64(), &x.f64());
+    case(
+        [a, x, unset(&[d.tokens, d.rank])],
+        |rec, [a, x, h]| lora::project_a_subgroups::record(rec, a, x, h),
         [(2, products(&h))],
     )
 }
@@ -1425,8 +1437,9 @@ pub static SPECS: &[Spec] = &[
         ("the first four tokens alone", "t += EACH", "t += TOKENS"),
         ("the scale twice", "params.scale * sum[j][k]", "params.scale * params.scale * sum[j][k]"),
         ("the scale never", "params.scale * sum[j][k]", "sum[j][k]"),
-        ("only the first strip", "tile % strips", "0u"),
-        ("only the first part", "tile / strips", "0u"),
+        ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
+        ("only the first strip", "tile / rank_tiles % strips", "0u"),
+        ("only the first part", "tile / rank_tiles / strips", "0u"),
         ("dB transposed", "(part * params.out_features + 4 * block + j) * params.rank + rank[k]", "part * params.out_features * params.rank + rank[k] * params.out_features + 4 * block + j"),
         ("two tokens of dB swapped", "sum[j] += now[i][j] * value", "sum[j] += now[i ^ 1][j] * value"),
         ("two tokens of dh swapped", "product[i] += now[i][j] * weight[j]", "product[i] += now[i ^ 1][j] * weight[j]"),
@@ -1435,7 +1448,7 @@ pub static SPECS: &[Spec] = &[
         ("a neighbour's sums lost", "quadSwapX(select(product[2], product[0], right))", "select(product[2], product[0], right)"),
         ("the wrong neighbour", "quadSwapY(", "quadSwapX("),
         ("a quad left out", "q < WORKGROUP / 4;", "q + 2 < WORKGROUP / 4;"),
-        ("the lower ranks twice", "quad % 2 * 4 + vec4u", "vec4u"),
+        ("the lower ranks twice", "quad % 2 * 4 + vec4u", "0 * 4 + vec4u"),
         ("dh over dB", "let after = ", "let after = 0 * "),
     ]),
     spec!(lora / grad_b_dh_sums, PARTS 0..5, show_product, PRODUCTS, [
@@ -1549,6 +1562,20 @@ pub static SPECS: &[Spec] = &[
         ("two columns swapped", "low[r] += pool[at + LANES] * part[1]", "low[r] += pool[at + LANES] * part[2]"),
         ("one token twice", "select(v.z, v.w, i == 3)", "select(v.w, v.w, i == 3)"),
         ("the upper ranks left out", "component(high[r], i)", "0.0"),
+    ]),
+    spec!(lora / project_a_subgroups, TILED 0..5, show_product, PRODUCTS, [
+        ("the last block dropped", "k < blocks;", "k + 1 < blocks;"),
+        ("the sum stopping at the workgroup", "k += WORKGROUP", "k += blocks"),
+        ("a subgroup left out", "s < subgroups;", "s + 1 < max(subgroups, 2);"),
+        ("one invocation's sum", "subgroupAdd(sum[i])", "sum[i]"),
+        ("accumulation", "rank] = total", "rank] += total"),
+        ("only the first tokens", "tile / rank_tiles * EACH", "0u"),
+        ("only the first rank tile", "tile % rank_tiles * RANKS", "0u"),
+        ("h transposed", "h[token * params.rank + rank]", "h[rank * params.tokens + token]"),
+        ("A's rows on each other", "params.rank - 1) * blocks + k", "params.rank - 1) + k"),
+        ("one token twice", "min(first_token + i, params.tokens - 1)", "min(first_token, params.tokens - 1)"),
+        ("two ranks swapped", "vec4f(dot(of_a[0], of_x), dot(of_a[1], of_x)", "vec4f(dot(of_a[1], of_x), dot(of_a[0], of_x)"),
+        ("the upper ranks left out", "sum[2 * i + 1] +=", "sum[2 * i] +="),
     ]),
     spec!(lora / project_a_tiled, TILED 0..5, show_product, PRODUCTS, [
         ("the last term dropped", "first + lane < count", "first + lane + 1 < count"),

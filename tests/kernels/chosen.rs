@@ -39,7 +39,7 @@ pub fn product(kernel: &Kernel) -> &'static str {
 }
 
 /// For hardware with subgroups.
-pub const SUBGROUPS: &[&str] = &["lora/grad_b_dh", "lora/grad_b_dh_sums"];
+pub const SUBGROUPS: &[&str] = &["lora/grad_b_dh", "lora/grad_b_dh_sums", "lora/project_a_subgroups"];
 
 /// For hardware with f16.
 pub const F16: &[&str] = &[];

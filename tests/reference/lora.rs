@@ -16,6 +16,11 @@ pub fn project_a_gemv(d: Dims, a: &[f64], x: &[f64]) -> Vec<Sum> {
 }
 
 /// [`project_a`]
+pub fn project_a_subgroups(d: Dims, a: &[f64], x: &[f64]) -> Vec<Sum> {
+    project_a(d, a, x)
+}
+
+/// [`project_a`]
 pub fn project_a_tiled(d: Dims, a: &[f64], x: &[f64]) -> Vec<Sum> {
     project_a(d, a, x)
 }

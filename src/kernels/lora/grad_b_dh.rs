@@ -1,4 +1,4 @@
-//! dB += scale·d_outputᵀ·h and dh = d_output·B from one reading of d_output, for few ranks; by quads of invocations.
+//! dB += scale·d_outputᵀ·h and dh = d_output·B from one reading of d_output for each eight ranks; by quads of invocations.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -32,19 +32,21 @@ struct Params {
     scale: f32,
 }
 
-/// Whether it can take such a gradient, and is the fastest here.
+/// Whether it can take such a gradient, and is the fastest here: with more than eight ranks where a cache holds d_output for the
+/// next eight.
 pub(crate) fn suits(gpu: &Gpu, tokens: usize, out_features: usize, rank: usize) -> bool {
-    gpu.has_subgroups() && tokens >= TOKENS && rank <= RANKS && out_features.is_multiple_of(4)
+    let once = rank <= RANKS || tokens * out_features * rank.div_ceil(RANKS) <= 1 << 24;
+    gpu.has_subgroups() && tokens >= TOKENS && out_features.is_multiple_of(4) && once
 }
 
-/// Tokens of a part, divisible by [`TOKENS`]: for `strips` of columns as few as keep a GPU busy.
-fn part(tokens: usize, strips: usize) -> usize {
-    let least = if tokens * strips < 64 * 2 * TOKENS { TOKENS } else { 2 * TOKENS };
-    (tokens * strips / ENOUGH).clamp(least, MOST).next_multiple_of(TOKENS)
+/// Tokens of a part, divisible by [`TOKENS`]: of so many `tiles` of columns and ranks as few as keep a GPU busy.
+fn part(tokens: usize, tiles: usize) -> usize {
+    let least = if tokens * tiles < 64 * 2 * TOKENS { TOKENS } else { 2 * TOKENS };
+    (tokens * tiles / ENOUGH).clamp(least, MOST).next_multiple_of(TOKENS)
 }
 
 /// Records `d_b += scale·d_outputᵀ·h` and `dh = d_output·B`: `b, d_b [out_features, rank]`, `d_output [tokens, out_features]`,
-/// `h, dh [tokens, rank]`; a rank of at most 8, and `out_features` divisible by four.
+/// `h, dh [tokens, rank]`; `out_features` divisible by four.
 pub fn record(
     rec: &Recording,
     b: &Tensor,
@@ -63,12 +65,10 @@ pub fn record(
     if !out_features.is_multiple_of(4) {
         return Err(Error::shape("d_output", "columns divisible by four", out_features.to_string()));
     }
-    if rank > RANKS {
-        return Err(Error::shape("b", format!("a rank of at most {RANKS}"), rank.to_string()));
-    }
     let scale = finite("scale", scale)?;
     let strips = out_features.div_ceil(2 * KERNEL.constant(rec.gpu(), "WORKGROUP"));
-    let part = part(tokens, strips);
+    let tiles = strips * rank.div_ceil(RANKS);
+    let part = part(tokens, tiles);
     let counts = [tokens.div_ceil(part), strips];
     let parts = rec.gpu().scratch_sums([1, counts[0] * d_b.len() + counts[1] * dh.len()])?;
     let params = Params {
@@ -79,7 +79,7 @@ pub fn record(
         scale,
     };
     rec.all_or_nothing(|| {
-        rec.dispatch(&KERNEL, &[b, d_output, h, &parts], params, fold(counts[0] * strips))?;
+        rec.dispatch(&KERNEL, &[b, d_output, h, &parts], params, fold(counts[0] * tiles))?;
         grad_b_dh_sums::record(rec, &parts, counts, d_b, dh)
     })
 }

@@ -26,6 +26,7 @@ pub mod merge;
 pub mod merge_f16;
 pub mod project_a;
 pub mod project_a_gemv;
+pub mod project_a_subgroups;
 pub mod project_a_tiled;
 pub mod project_b;
 pub mod save_activation;

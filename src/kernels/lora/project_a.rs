@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{many_or_long, project_a_gemv, project_a_tiled};
+use super::{many_or_long, project_a_gemv, project_a_subgroups, project_a_tiled};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -35,6 +35,9 @@ pub fn record(rec: &Recording, a: &Tensor, x: &Tensor, h: &Tensor) -> Result<()>
     h.expect_shape("h", &[tokens, rank])?;
     if tokens == 1 {
         return project_a_gemv::record(rec, a, x, h);
+    }
+    if project_a_subgroups::suits(rec.gpu(), tokens, in_features, rank) {
+        return project_a_subgroups::record(rec, a, x, h);
     }
     if many_or_long(rec, tokens, in_features) && in_features.is_multiple_of(4) {
         return project_a_tiled::record(rec, a, x, h);

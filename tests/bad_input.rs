@@ -10,8 +10,8 @@ use lora_webgpu::kernels::nn::{Gate, Heads};
 use lora_webgpu::kernels::optim::LrRatio;
 use lora_webgpu::kernels::{base, lora, loss, nn, optim};
 use lora_webgpu::{
-    Activation, AdamW, DType, FrozenLinear, Gpu, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Loss, Norm, Optimizer,
-    OptimizerKind, OptimizerOptions, Recording, Result, Schedule, Sgd, Tensor,
+    Activation, AdamW, DType, FrozenLinear, FrozenLoader, Gpu, LoraConfig, LoraGrad, LoraLinear, LoraWeight, Loss,
+    Norm, Optimizer, OptimizerKind, OptimizerOptions, Recording, Result, Schedule, Sgd, Tensor, WeightKind,
 };
 use wasm_bindgen_test::{wasm_bindgen_test, wasm_bindgen_test_configure};
 
@@ -219,6 +219,10 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
     let more = base::Rows { first: 1, ..rows.clone() };
     let eight = FrozenLinear::new(&gpu, 5, 8, &[1.0; 40], None).unwrap().kernel_rows().remove(0);
     let any = base::Rows { layout: base::Layout::F32Any, ..eight.clone() };
+    let nibbles = base::Rows { layout: base::Layout::Q4_0, ..eight.clone() };
+    let mut loader = FrozenLoader::new(&gpu, WeightKind::F16, 5, 4).unwrap();
+    loader.write(0, &[0; 40]).unwrap();
+    let half = loader.finish().unwrap().kernel_rows().remove(0);
     let biases = [t(&[4]), t(&[5])];
     let bias = |len: usize, first| Some(base::Bias { bias: &biases[len - 4], first });
     let cases: Vec<(&str, Result<()>, &str)> = vec![
@@ -282,6 +286,19 @@ async fn wrong_shapes_are_refused_by_name_and_nothing_is_recorded() {
             "d_output",
         ),
         ("linear_gemv", base::linear_gemv::record(&rec, &rows, None, &t(&[3, 4]), &t(&[3, 5]), 0), "output"),
+        (
+            "linear_gemv_subgroups",
+            base::linear_gemv_subgroups::record(&rec, &rows, None, &t(&[3, 4]), &t(&[3, 5]), 0),
+            "output",
+        ),
+        (
+            "linear_gemv_subgroups",
+            base::linear_gemv_subgroups::record(&rec, &nibbles, None, &t(&[1, 8]), &t(&[1, 5]), 0),
+            "weight",
+        ),
+        ("linear_half", base::linear_half::record(&rec, &rows, None, &t(&[3, 4]), &t(&[3, 5]), 0), "weight"),
+        ("linear_half", base::linear_half::record(&rec, &half, None, &t(&[3, 5]), &t(&[3, 5]), 0), "x"),
+        ("linear_t_half", base::linear_t_half::record(&rec, &rows, &t(&[3, 5]), &t(&[3, 4]), 0, false), "weight"),
         ("linear_t", frozen.backward_input(&rec, &t(&[3, 4]), &t(&[3, 4])), "d_output"),
         ("linear_t", frozen.backward_input(&rec, &t(&[3, 5]), &t(&[3, 5])), "d_input"),
         ("linear_t_vec4", base::linear_t_vec4::record(&rec, &rows, &t(&[3, 5]), &t(&[3, 4]), 1, false), "d_output"),

@@ -11,7 +11,7 @@ use common::tolerance::{Expected, assert_close, exact, products};
 use common::{PROFILES, Rng, bits, f64s, gpu, gpu_as, refused, say};
 use lora_webgpu::kernels::base::Layout;
 use lora_webgpu::{
-    FrozenLinear, FrozenLoader, Gpu, LoraConfig, LoraLinear, Packing, Recording, Tensor, WeightKind, pack,
+    FrozenLinear, FrozenLoader, Gpu, GpuRequest, LoraConfig, LoraLinear, Packing, Recording, Tensor, WeightKind, pack,
 };
 use reference::base::{self as equations, Ternary};
 use reference::lora::{Old, lora_backward, lora_forward};
@@ -422,6 +422,88 @@ async fn many_results_are_made_by_wide_tiles() {
         let changed = run(Some(wrong)).await;
         assert_eq!(changed[i], found[i].iter().map(|v| 2.0 * v).collect::<Vec<_>>(), "{wrong} was not used");
         assert_eq!(bits(&changed[1 - i]), bits(&found[1 - i]), "{wrong}: the other");
+    }
+}
+
+/// By the features of hardware: with subgroups they add up the product for one token, but of weights in 4 bits, with f16 weights
+/// in f16 are read as such, with the same bits; without them the plain kernels do it.
+#[cfg(not(target_arch = "wasm32"))]
+#[pollster::test]
+async fn features_choose_the_kernels() {
+    let run = async |layout, tokens, plain, wrong: &str| {
+        let mut rng = Rng(3);
+        let file = File::random(layout, 68, 127, &mut rng);
+        let request = GpuRequest { profile: Some(lora_webgpu::Profile::Hardware), plain, ..Default::default() };
+        let gpu = Gpu::request(request).await.unwrap();
+        let has = gpu.optional_features();
+        assert_eq!([has.subgroups, has.subgroup_ids, has.f16], [!plain; 3], "natively every adapter has them");
+        let kernel = lora_webgpu::kernels::all().find(|kernel| kernel.name == wrong);
+        if let Some(kernel) = kernel {
+            gpu.replace_shader(wrong, kernel.text().replace("params.scale *", "2.0 * params.scale *"));
+        }
+        let layer = layer(&gpu, &file, None, ALL, 1 << 20);
+        let (x, x_values) = rng.tensor(&gpu, "x", &[tokens, file.columns]);
+        let (d_output, d_output_values) = rng.tensor(&gpu, "d_output", &[tokens, file.rows]);
+        let found = both_ways(&gpu, &layer, &x, &d_output).await;
+        if kernel.is_none() {
+            let d = dims(tokens, &file);
+            let name = format!("{layout:?}, {tokens} tokens, plain: {plain}");
+            assert_close(&name, &found[0], &products(&equations::linear(d, &file.values, None, &x_values)));
+            assert_close(&name, &found[1], &products(&equations::linear_t(d, &file.values, &d_output_values)));
+        }
+        found
+    };
+    for layout in Layout::ALL {
+        let name = format!("{layout:?}").to_lowercase().replace("f32any", "f32_any");
+        let half = layout == Layout::F16;
+        let by_subgroups = !matches!(layout, Layout::Q4_0 | Layout::Q4_1);
+        // Tokens, which of both ways, the kernel without features, the kernel with them.
+        for (tokens, way, without, with) in [
+            (1, 0, "linear_gemv", if by_subgroups { "linear_gemv_subgroups" } else { "linear_gemv" }),
+            (3, 0, "linear", if half { "linear_half" } else { "linear" }),
+            (3, 1, "linear_t", if half { "linear_t_half" } else { "linear_t" }),
+        ] {
+            let right = [run(layout, tokens, true, "").await, run(layout, tokens, false, "").await];
+            if tokens > 1 {
+                assert_eq!(bits(&right[0][way]), bits(&right[1][way]), "{without} of {name}");
+            }
+            for (i, chosen) in [without, with].into_iter().enumerate() {
+                let wrong = if chosen.ends_with("half") { chosen.into() } else { format!("{chosen}_{name}") };
+                let wrong = run(layout, tokens, i == 0, &format!("base/{wrong}")).await;
+                let twice: Vec<f32> = right[i][way].iter().map(|v| 2.0 * v).collect();
+                assert_eq!(bits(&wrong[way]), bits(&twice), "{chosen} of {name} was not used");
+            }
+        }
+    }
+}
+
+/// Every f16, subnormal ones most of all, by products with a unit matrix: what reads them as such reads the same.
+#[cfg(not(target_arch = "wasm32"))]
+#[pollster::test]
+async fn every_half_is_the_same_in_both_tiles() {
+    let bytes: Vec<u8> = (0..=u16::MAX).filter(|bits| bits >> 10 & 31 != 31).flat_map(u16::to_le_bytes).collect();
+    let (rows, columns) = (bytes.len() / 2 / 64, 64);
+    let unit = |n: usize| -> Vec<f32> { (0..n * n).map(|i| f32::from(i % (n + 1) == 0)).collect() };
+    let floats: Vec<f32> =
+        bytes.chunks(2).map(|pair| equations::half(u16::from_le_bytes([pair[0], pair[1]])) as f32).collect();
+    for plain in [true, false] {
+        let request = GpuRequest { profile: Some(lora_webgpu::Profile::Hardware), plain, ..Default::default() };
+        let gpu = Gpu::request(request).await.unwrap();
+        let mut loader = FrozenLoader::new(&gpu, WeightKind::F16, rows, columns).unwrap();
+        loader.write(0, &bytes).unwrap();
+        let layer = loader.finish().unwrap();
+        let x = Tensor::from_slice(&gpu, "x", &[columns, columns], &unit(columns)).unwrap();
+        let d_output = Tensor::from_slice(&gpu, "d_output", &[rows, rows], &unit(rows)).unwrap();
+        let (output, d_input) = (unset(&gpu, "output", columns, rows), unset(&gpu, "d_input", rows, columns));
+        let rec = Recording::new(&gpu);
+        layer.forward(&rec, &x, &output).unwrap();
+        layer.backward_input(&rec, &d_output, &d_input).unwrap();
+        rec.submit().await.unwrap();
+        let (output, d_input) = (output.read().await.unwrap(), d_input.read().await.unwrap());
+        for (i, value) in floats.iter().enumerate() {
+            let transposed = output[i % columns * rows + i / columns];
+            assert_eq!([transposed, d_input[i]], [*value; 2], "{i}, plain: {plain}");
+        }
     }
 }
 

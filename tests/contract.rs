@@ -53,16 +53,19 @@ fn a_kernel_has_one_name_everywhere() {
     // Layouts of the base's weight, and what shaders share, have no Rust file of their own.
     let used: BTreeSet<String> = all().flat_map(files_of).collect();
     assert_eq!(used, shaders, "kernels::all() uses every shader");
-    let with_rust: BTreeSet<String> = all().map(|kernel| files_of(kernel).pop().unwrap()).collect();
-    assert_eq!(names("src/kernels", ".rs"), with_rust, "each shader has its Rust file, and no file is without one");
+    let with_rust: BTreeSet<String> = all().map(|kernel| chosen::product(kernel).to_string()).collect();
+    assert_eq!(names("src/kernels", ".rs"), with_rust, "each product has its Rust file, and no file is without one");
     let listed: BTreeSet<&str> = all().map(|kernel| kernel.name).collect();
     assert_eq!(all().count(), listed.len(), "kernels::all() lists none twice");
     let (tests, docs) = (text("tests/kernels.rs"), text("docs/numerics.md"));
-    for name in shaders.iter().filter(|name| with_rust.contains(*name) || name.starts_with("base/weight_")) {
+    for name in with_rust.iter().chain(shaders.iter().filter(|name| name.starts_with("base/weight_"))) {
         let (group, kernel) = name.split_once('/').unwrap();
         let function = format!("pub fn {kernel}(");
         assert!(text(&format!("tests/reference/{group}.rs")).contains(&function), "{name} has no reference");
-        let tested = kernel.strip_prefix("weight_").unwrap_or(kernel);
+        let tested = match kernel.strip_prefix("weight_") {
+            Some("half") => "linear_half", // not all products read it
+            layout => layout.unwrap_or(kernel),
+        };
         assert!(words(&tests).contains(tested), "{name} has no tests");
     }
     for name in &listed {
@@ -82,9 +85,9 @@ fn files_of(kernel: &Kernel) -> Vec<String> {
     files
 }
 
-/// The Rust file of its last shader.
+/// Its Rust file.
 fn rust_of(kernel: &Kernel) -> String {
-    text(&format!("src/kernels/{}.rs", files_of(kernel).pop().unwrap()))
+    text(&format!("src/kernels/{}.rs", chosen::product(kernel)))
 }
 
 /// That of its `Params`, which can be those of another kernel of the group.
@@ -103,7 +106,8 @@ fn parse(kernel: &Kernel) -> (Module, ModuleInfo) {
     let source = kernel.text();
     let module = naga::front::wgsl::parse_str(&source)
         .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(&source, kernel.name)));
-    let capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32 | Capabilities::SUBGROUP; // unpack2x16float: core WebGPU
+    let core = Capabilities::SHADER_FLOAT16_IN_FLOAT32; // unpack2x16float
+    let capabilities = core | Capabilities::SHADER_FLOAT16 | Capabilities::SUBGROUP;
     let info = Validator::new(ValidationFlags::all(), capabilities)
         .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
         .subgroup_operations(naga::valid::SubgroupOperationSet::all())
@@ -228,10 +232,11 @@ fn the_params_struct_is_laid_out_alike_in_rust_and_wgsl() {
     }
 }
 
-/// What a runtime-sized array is of; None for a struct.
+/// What a runtime-sized array is of, f16 being what packed weights can be read as; None for a struct.
 fn elements(module: &Module, array: naga::Handle<naga::Type>) -> Option<ScalarKind> {
     let TypeInner::Array { base, size: naga::ArraySize::Dynamic, .. } = module.types[array].inner else { return None };
     match module.types[base].inner {
+        TypeInner::Vector { scalar: naga::Scalar { width: 2, .. }, .. } => Some(ScalarKind::Uint),
         TypeInner::Scalar(scalar) | TypeInner::Vector { scalar, .. } => Some(scalar.kind),
         ref other => panic!("an array of {other:?}"),
     }

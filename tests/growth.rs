@@ -55,7 +55,7 @@ fn counting(kernel: &Kernel, text: &str, index: usize) -> String {
         }
     }
     let binding = kernel.buffers.len() + 1;
-    let mut out = format!("@group(0) @binding({binding}) var<storage, read_write> counts: array<atomic<u32>>;\n");
+    let mut out = String::new();
     let mut from = 0;
     for (begin, rounds, words) in bodies {
         out += &text[from..begin];
@@ -64,7 +64,11 @@ fn counting(kernel: &Kernel, text: &str, index: usize) -> String {
         }
         from = begin;
     }
-    out + &text[from..]
+    // At the end: a directive, as that of f16, comes before all declarations.
+    format!(
+        "{out}{}@group(0) @binding({binding}) var<storage, read_write> counts: array<atomic<u32>>;\n",
+        &text[from..]
+    )
 }
 
 /// Words of 4 bytes in an element of a storage buffer; those that are no arrays are a few words.

@@ -14,8 +14,8 @@ pub(crate) use loader::paired_row;
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, Profile, Recording, Tensor, check_length};
 use crate::kernels::base::{
-    Bias, Rows, absmax_int8, linear, linear_gemv, linear_quad, linear_t, linear_t_gemv, linear_t_quad, linear_t_vec4,
-    linear_vec4, pad_rows, row_squares, rows,
+    Bias, Rows, absmax_int8, linear, linear_gemv, linear_gemv_subgroups, linear_quad, linear_t, linear_t_gemv,
+    linear_t_quad, linear_t_vec4, linear_vec4, pad_rows, row_squares, rows,
 };
 
 /// Rows of a vocabulary that the gradient of the input sums at a time: SmolLM2's last layer asks for this few.
@@ -290,6 +290,7 @@ impl FrozenLinear {
             linear_quad::record(rec, rows, bias, x, output, first, false)
         };
         let record = match (tokens, rec.gpu().profile()) {
+            (1, _) if linear_gemv_subgroups::suits(rec.gpu(), &self.shards[0].1) => linear_gemv_subgroups::record,
             (1, _) => linear_gemv::record,
             (_, Profile::Hardware) => linear::record,
             _ if linear_quad::suits(rec.gpu(), &self.shards[0].1, tokens) => by_quads,

@@ -315,6 +315,11 @@ impl Gpu {
         self.0.profile == Profile::Hardware && self.0.optional.subgroup_ids
     }
 
+    /// Whether kernels that read f16 as such are the ones to choose.
+    pub(crate) fn has_f16(&self) -> bool {
+        self.0.profile == Profile::Hardware && self.0.optional.f16
+    }
+
     /// Live buffers and bytes, [`kept_to_read`](Gpu::kept_to_read) among them.
     pub fn memory(&self) -> Memory {
         self.0.memory.get()

@@ -10,7 +10,7 @@ pub enum Access {
     Read,
     /// `var<storage, read>` of `i32`
     ReadInt,
-    /// `var<storage, read>` of `u32`: packed weights
+    /// `var<storage, read>` of `u32` or `f16`: packed weights
     ReadWords,
     /// `var<storage, read_write>` of floats
     Write,

@@ -77,7 +77,9 @@ pub fn all() -> impl Iterator<Item = &'static Kernel> {
 static ONE_BY_ONE: &[&Kernel] = &[
     &base::absmax_int8::KERNEL,
     &base::add_parts::KERNEL,
+    &base::linear_half::KERNEL,
     &base::linear_quad::KERNEL,
+    &base::linear_t_half::KERNEL,
     &base::linear_t_quad::KERNEL,
     &base::pad_rows::KERNEL,
     &base::linear_grad::KERNEL,
@@ -164,7 +166,8 @@ mod tests {
     fn what_a_page_downloads_of_every_shader_means_what_its_file_says() {
         use naga::valid::{Capabilities, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
         const ROOM: usize = 16_384;
-        let capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32 | Capabilities::SUBGROUP;
+        let capabilities =
+            Capabilities::SHADER_FLOAT16_IN_FLOAT32 | Capabilities::SHADER_FLOAT16 | Capabilities::SUBGROUP;
         let compiled = |text: &str, kernel: &super::Kernel| {
             let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
             let info = Validator::new(ValidationFlags::all(), capabilities)

@@ -50,7 +50,7 @@ pub struct Run {
 }
 
 fn specs() -> impl Iterator<Item = &'static Spec> {
-    cases::SPECS.iter().chain(transformer::SPECS).chain(base::INPUTS).chain(base::QUADS).chain(&base::PRODUCTS)
+    cases::SPECS.iter().chain(transformer::SPECS).chain(base::INPUTS).chain(base::OPTIONAL).chain(&base::PRODUCTS)
 }
 
 fn spec(kernel: usize) -> Result<&'static Spec, JsError> {

@@ -337,7 +337,7 @@ inPage("Gpu.request() asks for features, and refuses what it does not know or th
       continue;
     }
     const made = await Gpu.request({ features: [name] });
-    const byItself = name === "subgroups" && gpu.info.isSoftware;
+    const byItself = name !== "timestamp-query"; // kernels are chosen by the others
     asked[name] = [made.features.has(name), made.device.features.has(name), gpu.features.has(name) !== byItself];
     const sum = new Tensor(made, { shape: [4] }), rec = made.record();
     rec.addScaled({ y: new Tensor(made, { shape: [4], data: numbers(4, 1) }), output: sum, scale: 1 });

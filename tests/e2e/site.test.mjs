@@ -344,7 +344,9 @@ test("Check my GPU runs what the package would choose where the adapter does not
   });
 });
 
-test("Check my GPU: on a GPU, too, what needs subgroups can be run where the adapter has them, and only there", async () => {
+test("Check my GPU: on a GPU, too, what needs subgroups or f16 can be run where the adapter has them, and only there", async () => {
+  const lists = readFileSync(join(root, "tests/kernels/chosen.rs"), "utf8");
+  const listed = (name) => lists.match(new RegExp(`const ${name}: [^=]*= &\\[([^\\]]*)\\]`))[1].match(/\w+\/\w+/g);
   for (const has of [true, false]) {
     await on("check.html", {}, async (page) => {
       await page.route(/check\.worker.*\.js$/, async (route) => {
@@ -360,10 +362,15 @@ test("Check my GPU: on a GPU, too, what needs subgroups can be run where the ada
       await state(page, "ready");
       await page.click("#start");
       await page.waitForFunction(() => gpuCheck.report().results?.length, undefined, POLL);
-      const { results } = await page.evaluate(() => gpuCheck.report());
+      const { results, facts } = await page.evaluate(() => gpuCheck.report());
+      assert.equal(facts.features.includes("subgroups"), has);
       const of = (key) => results.filter((result) => result[key]).map(({ name }) => name);
       assert.ok(of("chosen").includes("nn/attention_tiled") && !of("chosen").includes("base/linear_quad"));
-      assert.deepEqual(results.map(({ name }) => name).filter((name) => !of("possible").includes(name)), has ? [] : ["base/linear_quad", "base/linear_t_quad"]);
+      const missing = [...(has ? [] : ["QUADS", "SUBGROUPS"]), ...(facts.features.includes("shader-f16") ? [] : ["F16"])].flatMap(listed);
+      const impossible = results.map(({ name }) => name).filter((name) => !of("possible").includes(name));
+      // A product of the base has a kernel for each layout of the weight.
+      assert.deepEqual(impossible.filter((name) => !missing.some((kernel) => name === kernel || name.startsWith(`${kernel}_`))), []);
+      for (const kernel of missing) assert.ok(impossible.some((name) => name.startsWith(kernel)), kernel);
       if (!has) assert.match(await page.textContent("#kernels"), new RegExp(words.check.impossible));
     });
   }

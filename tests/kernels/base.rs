@@ -22,6 +22,7 @@ fn upload(file: &File, gpu: &Gpu, layout: Layout, first: usize, count: usize) ->
 
 // ── forward ──
 
+const F16: usize = Layout::F16 as usize;
 type Forward = fn(&Recording, &Rows, Option<Bias>, &Tensor, &Tensor, usize) -> Result<()>;
 type ForwardReference = fn(Dims, &[f64], Option<&[f64]>, &[f64]) -> Vec<Sum>;
 
@@ -64,6 +65,14 @@ fn linear<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
 
 fn linear_gemv<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
     forward::<L>(d, rng, base::linear_gemv::record, reference::linear_gemv)
+}
+
+fn linear_gemv_subgroups<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
+    forward::<L>(d, rng, base::linear_gemv_subgroups::record, reference::linear_gemv_subgroups)
+}
+
+fn linear_half(d: Dims, rng: &mut Rng) -> Case {
+    forward::<F16>(d, rng, base::linear_half::record, reference::linear_half)
 }
 
 fn linear_vec4<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
@@ -151,6 +160,10 @@ fn linear_t<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
 
 fn linear_t_gemv<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
     transposed::<L>(d, rng, base::linear_t_gemv::record, reference::linear_t_gemv)
+}
+
+fn linear_t_half(d: Dims, rng: &mut Rng) -> Case {
+    transposed::<F16>(d, rng, base::linear_t_half::record, reference::linear_t_half)
 }
 
 fn linear_t_vec4<const L: usize>(d: Dims, rng: &mut Rng) -> Case {
@@ -367,6 +380,18 @@ fn show_inputs(d: &Dims) -> String {
 type Mutation = (&'static str, &'static str, &'static str);
 type Mutations = &'static [Mutation];
 
+/// Of what kernels share, and of their own: N in all.
+const fn joined<const N: usize>(shared: &[Mutation], own: &[Mutation]) -> [Mutation; N] {
+    assert!(shared.len() + own.len() == N);
+    let mut all = [("", "", ""); N];
+    let mut i = 0;
+    while i < N {
+        all[i] = if i < shared.len() { shared[i] } else { own[i - shared.len()] };
+        i += 1;
+    }
+    all
+}
+
 const LINEAR: Mutations = &[
     (
         "the last columns dropped",
@@ -393,12 +418,12 @@ const LINEAR: Mutations = &[
         "(params.first_column + out) * params.tokens + token;",
     ),
 ];
-const LINEAR_GEMV: Mutations = &[
+/// Of the products for one token.
+const GEMV: [Mutation; 11] = [
     ("the last chunk dropped", "chunk < chunks;", "chunk + 1 < chunks;"),
-    ("the sum stopping at the lanes", "chunk += LANES", "chunk += chunks"),
-    ("a lane left out", "lane < LANES;", "lane + 1 < LANES;"),
+    ("the sum stopping at the lanes", "chunk += lanes", "chunk += chunks"),
     ("a row repeated", "load(row.z, first_chunk)", "load(row.y, first_chunk)"),
-    ("the next columns late", "min(chunk + LANES, chunks - 1)", "chunk"),
+    ("the next columns late", "min(chunk + lanes, chunks - 1)", "chunk"),
     ("a column left out", " + a.z * b.z", ""),
     ("only the first workgroup", "(group.x + group.y * groups.x) * TEAMS", "0 * TEAMS"),
     ("another row of W", "params.first_row + min(", "min("),
@@ -407,6 +432,17 @@ const LINEAR_GEMV: Mutations = &[
     ("the bias dropped", "total + offset", "total"),
     ("accumulation", "+ out] = params.scale", "+ out] += params.scale"),
 ];
+const LINEAR_GEMV: Mutations = &joined::<12>(&GEMV, &[("a lane left out", "lane < LANES;", "lane + 1 < LANES;")]);
+const LINEAR_GEMV_SUBGROUPS: Mutations = &joined::<16>(
+    &GEMV,
+    &[
+        ("sums not added up", "subgroupAdd(sums(first, lane, lanes))", "sums(first, lane, lanes)"),
+        ("lanes miscounted", "let lanes = subgroupAdd(1u)", "let lanes = subgroupAdd(2u)"),
+        ("only the first team", "min(team, TEAMS - 1)", "0u"),
+        ("two rows swapped", "total.y, r == 1", "total.y, r == 0"),
+        ("the last row unwritten", "r < ROWS;", "r + 1 < ROWS;"),
+    ],
+);
 const LINEAR_VEC4: Mutations = &[
     ("the last columns dropped", "k < columns4;", "k + 1 < columns4;"),
     ("stopping at the workgroup", "id.x + id.y * groups.x * WORKGROUP", "id.x % WORKGROUP"),
@@ -478,9 +514,8 @@ const LINEAR_T_VEC4: Mutations = &[
         "let at = input * params.tokens + first_token + i",
     ),
 ];
-/// Of the part that products by wide tiles share.
+/// With those of the part that products by wide tiles share.
 const fn wide(own: [Mutation; 10]) -> [Mutation; 16] {
-    let mut all = [("", "", ""); 16];
     let shared = [
         ("a term left out", "add_four(sums, local, 2);", ""),
         ("a term twice", "left + 3 * FOURS, right + 3 * FOURS", "left + 2 * FOURS, right + 2 * FOURS"),
@@ -489,12 +524,7 @@ const fn wide(own: [Mutation; 10]) -> [Mutation; 16] {
         ("a right repeated", "(*sums)[13] += l1.z * r1;", "(*sums)[13] += l1.z * r0;"),
         ("a left repeated", "(*sums)[10] += l1.y * r0;", "(*sums)[10] += l1.x * r0;"),
     ];
-    let mut i = 0;
-    while i < 16 {
-        all[i] = if i < 6 { shared[i] } else { own[i - 6] };
-        i += 1;
-    }
-    all
+    joined(&shared, &own)
 }
 const LINEAR_WIDE: Mutations = &wide([
     ("what is beyond the last column kept", "first_k - 4 + k4 >= columns4", "false"),
@@ -585,6 +615,12 @@ const ROW_SQUARES: Mutations = &[
     ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
 ];
 const NONE: Mutations = &[];
+/// Of f16 that is read as such.
+const HALF: Mutations = &[
+    ("rows without padding", "(params.in_features + 7) / 8 * 2", "(params.in_features + 3) / 4"),
+    ("another row", "row * ((params.in_features", "0 * ((params.in_features"),
+    ("columns turned", "vec4f(packed)", "vec4f(packed.yxzw)"),
+];
 
 /// Of each layout, where single weights are read.
 const LAYOUTS: [Mutations; 8] = [
@@ -730,8 +766,32 @@ pub static PRODUCTS: [Spec; 80] = specs! {
     row_squares, [SQUARED, SQUARED_ALL, SQUARED, SQUARED, SQUARED, SQUARED, SQUARED, SQUARED], 0..2, show_squared, at_any(ROW_SQUARES);
 };
 
-/// Those for devices with subgroups.
-pub static QUADS: &[Spec] = &[
+/// Those for devices with subgroups or f16.
+pub static OPTIONAL: &[Spec] = &[
+    specs!(@one linear_gemv_subgroups, 0, [ONE_TOKEN; 6], 0..4, show_dims, at_any(LINEAR_GEMV_SUBGROUPS)),
+    specs!(@one linear_gemv_subgroups, 1, [ONE_TOKEN; 6], 0..4, show_dims, at_any(LINEAR_GEMV_SUBGROUPS)),
+    specs!(@one linear_gemv_subgroups, 2, [ONE_TOKEN; 6], 0..4, show_dims, at_any(LINEAR_GEMV_SUBGROUPS)),
+    specs!(@one linear_gemv_subgroups, 3, [ONE_TOKEN; 6], 0..4, show_dims, at_any(LINEAR_GEMV_SUBGROUPS)),
+    specs!(@one linear_gemv_subgroups, 4, [ONE_TOKEN; 6], 0..4, show_dims, at_any(LINEAR_GEMV_SUBGROUPS)),
+    specs!(@one linear_gemv_subgroups, 5, [ONE_TOKEN; 6], 0..4, show_dims, at_any(LINEAR_GEMV_SUBGROUPS)),
+    Spec {
+        kernel: &base::linear_half::KERNEL,
+        case: linear_half,
+        shapes: PRODUCT,
+        repeated: 0..2,
+        show: show_dims,
+        bound: "products",
+        mutations: HALF,
+    },
+    Spec {
+        kernel: &base::linear_t_half::KERNEL,
+        case: linear_t_half,
+        shapes: PRODUCT,
+        repeated: 0..2,
+        show: show_dims,
+        bound: "products",
+        mutations: HALF,
+    },
     Spec {
         kernel: &base::linear_quad::KERNEL,
         case: linear_quad,

@@ -39,10 +39,11 @@ pub fn product(kernel: &Kernel) -> &'static str {
 }
 
 /// For hardware with subgroups.
-pub const SUBGROUPS: &[&str] = &["lora/grad_b_dh", "lora/grad_b_dh_sums", "lora/project_a_subgroups"];
+pub const SUBGROUPS: &[&str] =
+    &["base/linear_gemv_subgroups", "lora/grad_b_dh", "lora/grad_b_dh_sums", "lora/project_a_subgroups"];
 
 /// For hardware with f16.
-pub const F16: &[&str] = &[];
+pub const F16: &[&str] = &["base/linear_half", "base/linear_t_half"];
 
 /// What a device with every optional feature has.
 pub const ALL_FEATURES: OptionalFeatures = OptionalFeatures { subgroups: true, subgroup_ids: true, f16: true };

@@ -39,6 +39,11 @@ pub fn weight_f16(bytes: &[u8]) -> Vec<f64> {
     halves(bytes).map(half).collect()
 }
 
+/// [`weight_f16`], read in another way.
+pub fn weight_half(bytes: &[u8]) -> Vec<f64> {
+    weight_f16(bytes)
+}
+
 pub fn weight_bf16(bytes: &[u8]) -> Vec<f64> {
     halves(bytes).map(|bits| f32::from_bits(u32::from(bits) << 16).into()).collect()
 }
@@ -116,6 +121,16 @@ pub fn linear_gemv(d: Dims, weight: &[f64], bias: Option<&[f64]>, x: &[f64]) -> 
     linear(Dims { tokens: 1, ..d }, weight, bias, x)
 }
 
+/// [`linear_gemv`]
+pub fn linear_gemv_subgroups(d: Dims, weight: &[f64], bias: Option<&[f64]>, x: &[f64]) -> Vec<Sum> {
+    linear_gemv(d, weight, bias, x)
+}
+
+/// [`linear`]
+pub fn linear_half(d: Dims, weight: &[f64], bias: Option<&[f64]>, x: &[f64]) -> Vec<Sum> {
+    linear(d, weight, bias, x)
+}
+
 /// [`linear`]
 pub fn linear_vec4(d: Dims, weight: &[f64], bias: Option<&[f64]>, x: &[f64]) -> Vec<Sum> {
     linear(d, weight, bias, x)
@@ -141,6 +156,11 @@ pub fn linear_t(d: Dims, weight: &[f64], d_output: &[f64]) -> Vec<Sum> {
 /// [`linear_t`] of one token.
 pub fn linear_t_gemv(d: Dims, weight: &[f64], d_output: &[f64]) -> Vec<Sum> {
     linear_t(Dims { tokens: 1, ..d }, weight, d_output)
+}
+
+/// [`linear_t`]
+pub fn linear_t_half(d: Dims, weight: &[f64], d_output: &[f64]) -> Vec<Sum> {
+    linear_t(d, weight, d_output)
 }
 
 /// [`linear_t`]

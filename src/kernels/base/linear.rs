@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::add_parts::{self, Sums};
-use super::{Bias, Rows, Tiles, enough, linear_wide, product, suit_wide};
+use super::{Bias, Rows, Tiles, enough, linear_half, linear_wide, product, suit_wide};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -46,14 +46,17 @@ pub fn record(
     if suit_wide([tokens, rows.count], rows.in_features) {
         return linear_wide::record(rec, rows, bias, x, output, first_column);
     }
-    let tiles = Tiles { kernels: &KERNELS, width: TILE, enough: enough(rows.in_features) };
+    if linear_half::suits(rec.gpu(), rows) {
+        return linear_half::record(rec, rows, bias, x, output, first_column);
+    }
+    let tiles = Tiles { kernel: rows.kernel(&KERNELS), width: TILE, enough: enough(rows.in_features) };
     record_by(rec, tiles, rows, bias, x, output, first_column)
 }
 
 /// By tiles of this size.
 pub(super) fn record_by(
     rec: &Recording,
-    Tiles { kernels, width, enough }: Tiles,
+    Tiles { kernel, width, enough }: Tiles,
     rows: &Rows,
     bias: Option<Bias>,
     x: &Tensor,
@@ -83,6 +86,6 @@ pub(super) fn record_by(
             scale: rows.scale,
         };
         let tensors = [&rows.weight, bias.map_or(x, |bias| bias.bias), x, sums.output];
-        rec.dispatch(rows.kernel(kernels), &tensors, params, fold(tiles * rows.in_features.div_ceil(part)))
+        rec.dispatch(kernel, &tensors, params, fold(tiles * rows.in_features.div_ceil(part)))
     })
 }

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Bias, Rows, product};
+use super::{Bias, GEMV, Rows, product};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
 
@@ -13,12 +13,13 @@ pub static KERNELS: [Kernel; 8] = product!(
     "linear_gemv",
     "../../../shaders/base/linear_gemv.wgsl",
     [("bias", Access::Read), ("x", Access::Read), ("output", Access::Write)],
-    [&[("LANES", 32, 8), ("TEAMS", 4, 1)]; 8]
+    [&[("LANES", 32, 8), ("TEAMS", 4, 1)]; 8],
+    GEMV
 );
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
+pub(super) struct Params {
     in_features: u32,
     first_row: u32,
     rows: u32,
@@ -32,6 +33,20 @@ struct Params {
 /// `output [1, columns]`.
 pub fn record(
     rec: &Recording,
+    rows: &Rows,
+    bias: Option<Bias>,
+    x: &Tensor,
+    output: &Tensor,
+    first_column: usize,
+) -> Result<()> {
+    let kernel = rows.kernel(&KERNELS);
+    record_by(rec, (kernel, kernel.constant(rec.gpu(), "TEAMS")), rows, bias, x, output, first_column)
+}
+
+/// By this kernel, a workgroup of which makes so many times [`ROWS`] rows.
+pub(super) fn record_by(
+    rec: &Recording,
+    (kernel, teams): (&'static Kernel, usize),
     rows: &Rows,
     bias: Option<Bias>,
     x: &Tensor,
@@ -56,7 +71,5 @@ pub fn record(
         scale: rows.scale,
     };
     let tensors = [&rows.weight, bias.map_or(x, |bias| bias.bias), x, output];
-    let kernel = rows.kernel(&KERNELS);
-    let groups = workgroups(rows.count, ROWS * kernel.constant(rec.gpu(), "TEAMS"));
-    rec.dispatch(kernel, &tensors, params, groups)
+    rec.dispatch(kernel, &tensors, params, workgroups(rows.count, ROWS * teams))
 }

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::add_parts::{self, Sums};
-use super::{Rows, Tiles, enough, linear_t_wide, product, suit_wide};
+use super::{Rows, Tiles, enough, linear_t_half, linear_t_wide, product, suit_wide};
 use crate::error::Result;
 use crate::gpu::{Access, Kernel, Recording, Tensor, fold};
 
@@ -45,14 +45,17 @@ pub fn record(
     if suit_wide([tokens, rows.in_features], rows.count) {
         return linear_t_wide::record(rec, rows, d_output, d_input, first_column, accumulate);
     }
-    let tiles = Tiles { kernels: &KERNELS, width: TILE, enough: enough(rows.count) };
+    if linear_t_half::suits(rec.gpu(), rows) {
+        return linear_t_half::record(rec, rows, d_output, d_input, first_column, accumulate);
+    }
+    let tiles = Tiles { kernel: rows.kernel(&KERNELS), width: TILE, enough: enough(rows.count) };
     record_by(rec, tiles, rows, d_output, d_input, first_column, accumulate)
 }
 
 /// By tiles of this size.
 pub(super) fn record_by(
     rec: &Recording,
-    Tiles { kernels, width, enough }: Tiles,
+    Tiles { kernel, width, enough }: Tiles,
     rows: &Rows,
     d_output: &Tensor,
     d_input: &Tensor,
@@ -79,6 +82,6 @@ pub(super) fn record_by(
             scale: rows.scale,
         };
         let tensors = [&rows.weight, d_output, sums.output];
-        rec.dispatch(rows.kernel(kernels), &tensors, params, fold(tiles * rows.count.div_ceil(part)))
+        rec.dispatch(kernel, &tensors, params, fold(tiles * rows.count.div_ceil(part)))
     })
 }

@@ -25,5 +25,5 @@ pub fn record(
 ) -> Result<()> {
     let [tokens, _] = d_output.matrix("d_output")?;
     let enough = enough_wide([tokens, rows.in_features], rows.count);
-    record_by(rec, Tiles::wide(&KERNELS, enough), rows, d_output, d_input, first_column, accumulate)
+    record_by(rec, Tiles::wide(rows.kernel(&KERNELS), enough), rows, d_output, d_input, first_column, accumulate)
 }

@@ -25,5 +25,5 @@ pub fn record(
 ) -> Result<()> {
     let [tokens, _] = output.matrix("output")?;
     let enough = enough_wide([tokens, rows.count], rows.in_features);
-    record_by(rec, Tiles::wide(&KERNELS, enough), rows, bias, x, output, first_column)
+    record_by(rec, Tiles::wide(rows.kernel(&KERNELS), enough), rows, bias, x, output, first_column)
 }

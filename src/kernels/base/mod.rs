@@ -7,10 +7,13 @@ pub mod absmax_int8;
 pub mod add_parts;
 pub mod linear;
 pub mod linear_gemv;
+pub mod linear_gemv_subgroups;
 pub mod linear_grad;
+pub mod linear_half;
 pub mod linear_quad;
 pub mod linear_t;
 pub mod linear_t_gemv;
+pub mod linear_t_half;
 pub mod linear_t_quad;
 pub mod linear_t_vec4;
 pub mod linear_t_wide;
@@ -137,8 +140,13 @@ impl Rows {
         self.check()?;
         match self.layout {
             Layout::F32 => Ok(()),
-            other => Err(Error::shape("weight", "float32 with in_features divisible by 4", format!("{other:?}"))),
+            _ => Err(self.other_than("float32 with in_features divisible by 4")),
         }
+    }
+
+    /// That the rows lie in another layout than `expected`.
+    fn other_than(&self, expected: &str) -> Error {
+        Error::shape("weight", expected, format!("{:?}", self.layout))
     }
 
     /// Fails unless `columns` of a matrix have room for the rows' results from `first_column` on.
@@ -162,16 +170,22 @@ const WIDE: usize = 128;
 /// What those products share.
 const TILES: &str = wgsl!("../../../shaders/base/wide.wgsl");
 
-/// By which kernels a product is made, the width of their tiles, and how many workgroups are enough to fill a GPU.
+/// What the products for one token share.
+const GEMV: &str = wgsl!("../../../shaders/base/gemv.wgsl");
+
+/// The first file of the kernels that read f16 as such.
+const HALF: &str = wgsl!("../../../shaders/base/weight_half.wgsl");
+
+/// By which kernel a product is made, the width of its tiles, and how many workgroups are enough to fill a GPU.
 struct Tiles {
-    kernels: &'static [Kernel; 8],
+    kernel: &'static Kernel,
     width: usize,
     enough: usize,
 }
 
 impl Tiles {
-    const fn wide(kernels: &'static [Kernel; 8], enough: usize) -> Tiles {
-        Tiles { kernels, width: WIDE, enough }
+    const fn wide(kernel: &'static Kernel, enough: usize) -> Tiles {
+        Tiles { kernel, width: WIDE, enough }
     }
 }
 
@@ -266,4 +280,5 @@ pub(super) fn products() -> impl Iterator<Item = &'static Kernel> {
     ]
     .into_iter()
     .flatten()
+    .chain(&linear_gemv_subgroups::KERNELS)
 }

@@ -1,5 +1,5 @@
-// output = scale·W·x + bias for one token. A subgroup makes ROWS rows of W at a time, and adds them up by itself; a workgroup makes
-// TEAMS times as many, in several rounds if it has fewer subgroups.
+// output = scale·W·x + bias for one token. A subgroup, which has four invocations or more, makes ROWS rows of W at a time, and adds
+// them up by itself; a workgroup makes TEAMS times as many, in several rounds if it has fewer subgroups.
 const TEAMS: u32 = 4;
 
 @compute @workgroup_size(32 * TEAMS)
@@ -16,10 +16,9 @@ fn main(
         let team = round + subgroup;
         let first = ((group.x + group.y * groups.x) * TEAMS + min(team, TEAMS - 1)) * ROWS;
         let total = subgroupAdd(sums(first, lane, lanes));
-        for (var r = lane; r < ROWS; r += lanes) {
-            if team < TEAMS && first + r < params.rows {
-                put(first + r, select(select(total.x, total.y, r == 1), select(total.z, total.w, r == 3), r >= 2));
-            }
+        let out = first + lane;
+        if lane < ROWS && team < TEAMS && out < params.rows {
+            put(out, select(select(total.x, total.y, lane == 1), select(total.z, total.w, lane == 3), lane >= 2));
         }
     }
 }

@@ -439,8 +439,8 @@ const LINEAR_GEMV_SUBGROUPS: Mutations = &joined::<16>(
         ("sums not added up", "subgroupAdd(sums(first, lane, lanes))", "sums(first, lane, lanes)"),
         ("lanes miscounted", "let lanes = subgroupAdd(1u)", "let lanes = subgroupAdd(2u)"),
         ("only the first team", "min(team, TEAMS - 1)", "0u"),
-        ("two rows swapped", "total.y, r == 1", "total.y, r == 0"),
-        ("the last row unwritten", "r < ROWS;", "r + 1 < ROWS;"),
+        ("two rows swapped", "total.y, lane == 1", "total.y, lane == 0"),
+        ("the last row unwritten", "lane < ROWS &&", "lane + 1 < ROWS &&"),
     ],
 );
 const LINEAR_VEC4: Mutations = &[

@@ -7,7 +7,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read_write> output: array<f32>; // [len]
 @group(0) @binding(2) var<uniform> params: Params;
 
-override WORKGROUP: u32 = 64;
+override WORKGROUP: u32 = 256;
 
 // From exp, since tanh of large arguments is NaN on some devices; near 0, where 1 − exp would cancel, and for NaN, which
 // min may lose, the series.
@@ -33,27 +33,40 @@ fn normal_cdf(x: f32) -> f32 {
     return select(half_erfc, 1.0 - half_erfc, x >= 0.0);
 }
 
+// Four elements at a time, WORKGROUP apart.
 @compute @workgroup_size(WORKGROUP)
-fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
-    let i = id.x + id.y * groups.x * WORKGROUP;
-    if i >= params.len {
-        return;
-    }
-    let value = x[i];
-    switch params.kind {
-        case 0u: {
-            output[i] = tanh_of(value);
-        }
-        case 1u: {
-            // Below 0 by its bits: a driver may make max(value, 0) of a comparison, which loses a NaN.
-            let bits = bitcast<u32>(value);
-            output[i] = select(value, 0.0, bits > 0x80000000u && bits <= 0xff800000u);
-        }
-        case 2u: {
-            output[i] = value * normal_cdf(value);
-        }
-        default: {
-            output[i] = value * sigmoid(value);
+fn main(
+    @builtin(workgroup_id) group: vec3u,
+    @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let len = params.len;
+    for (var first = group.x * 4 * WORKGROUP + lane; first < len; first += groups.x * 4 * WORKGROUP) {
+        let i = first + vec4u(0, 1, 2, 3) * WORKGROUP;
+        let at = min(i, vec4u(len - 1));
+        let values = vec4f(x[at.x], x[at.y], x[at.z], x[at.w]);
+        for (var j = 0u; j < 4; j++) {
+            let value = values[j];
+            var result = 0.0;
+            switch params.kind {
+                case 0u: {
+                    result = tanh_of(value);
+                }
+                case 1u: {
+                    // Below 0 by its bits: a driver may make max(value, 0) of a comparison, which loses a NaN.
+                    let bits = bitcast<u32>(value);
+                    result = select(value, 0.0, bits > 0x80000000u && bits <= 0xff800000u);
+                }
+                case 2u: {
+                    result = value * normal_cdf(value);
+                }
+                default: {
+                    result = value * sigmoid(value);
+                }
+            }
+            if i[j] < len {
+                output[i[j]] = result;
+            }
         }
     }
 }

@@ -190,6 +190,22 @@ pub const fn adding(len: usize) -> Dims {
 }
 /// The last two have more elements than invocations take at first: 512 workgroups of 8 or 64 lanes, 8 elements each.
 const REDUCED: &[Dims] = &[len(3), adding(63), len(1), len(64), adding(65), len(217), adding(32_771), len(262_147)];
+/// Beside a round of 8 or 256 lanes, 4 elements each; and the last two as before, but of 256 lanes on hardware.
+const LOST: &[Dims] = &[
+    len(3),
+    adding(63),
+    len(1),
+    len(31),
+    adding(33),
+    len(255),
+    adding(257),
+    len(1023),
+    adding(1025),
+    len(2049),
+    adding(32_771),
+    len(262_147),
+    adding(1_048_583),
+];
 /// `rank` is the number of sums that there is room for.
 const SQUARED: &[Dims] = &[
     d(3, 1, 1, 1),
@@ -213,17 +229,19 @@ const LABELLED: &[Dims] = &[
     d(1, 130, 10, 1),
     d(1031, 7, 10, 2),
 ];
-/// Elements; `rank` is the function.
+/// Elements; `rank` is the function. The last has more than invocations take at first, as in `ROUNDS`.
 const ACTIVATED: &[Dims] = &[
     d(131, 1, 1, 0),
     d(131, 1, 1, 1),
     d(131, 1, 1, 2),
     d(131, 1, 1, 3),
     d(1, 1, 1, 0),
-    d(63, 1, 1, 2),
-    d(64, 1, 1, 3),
-    d(65, 1, 1, 0),
-    d(4_194_241, 1, 1, 1),
+    d(255, 1, 1, 2),
+    d(256, 1, 1, 3),
+    d(257, 1, 1, 0),
+    d(1023, 1, 1, 2),
+    d(1025, 1, 1, 3),
+    d(4_194_309, 1, 1, 1),
 ];
 /// Rows × features; `rank` 1 is layer norm, 2 the same with bias, 3 RMS norm, 4 with bias. The last has more rows than
 /// workgroups fit in one dimension.
@@ -1622,11 +1640,15 @@ pub static SPECS: &[Spec] = &[
         ("stopping at the tile", "first < len;", "first < min(len, WORKGROUP);"),
         ("one round", "first += groups.x * 4 * WORKGROUP", "first += len"),
     ]),
-    spec!(loss / bce_with_logits, REDUCED 0..2, show_sum, FUNCTIONS_BOUND, [
-        ("the last term dropped", "i < params.len;", "i + 1 < params.len;"),
-        ("the sum stopping at the tile", "i += groups.x * WORKGROUP", "i += params.len"),
+    spec!(loss / bce_with_logits, LOST 0..2, show_sum, FUNCTIONS_BOUND, [
+        ("the last term dropped", "i[j] < len", "i[j] + 1 < len"),
+        ("three of four", "j < 4;", "j < 3;"),
+        ("the sum stopping at the tile", "first += groups.x * 4 * WORKGROUP", "first += len"),
         ("a lane left out", "i < WORKGROUP;", "i + 1 < WORKGROUP;"),
-        ("one element too many counted", ", 1.0);\n    }", ", 2.0);\n    }"),
+        ("a lane of those with sums left out", "i < SUMS;", "i + 1 < SUMS;"),
+        ("a lane twice", "i = 1u;", "i = 0u;"),
+        ("two indices of the targets swapped", "targets[at.y], targets[at.z]", "targets[at.z], targets[at.y]"),
+        ("one element too many counted", "log_1p(e), 1.0)", "log_1p(e), 2.0)"),
         ("the gradient of the wrong sign", "/ (1.0 + e) - y", "/ (1.0 + e) + y"),
         ("σ of |z|", "select(e, 1.0, z >= 0.0)", "1.0"),
         ("σ of −z", "z >= 0.0", "z < 0.0"),
@@ -1634,7 +1656,7 @@ pub static SPECS: &[Spec] = &[
         ("the logarithm dropped", " + log_1p(e)", ""),
         ("the exponential overflowing", "exp(-abs(z))", "exp(-z)"),
         ("a coefficient of the series", "1.0 / 5.0", "1.0 / 4.0"),
-        ("accumulation", "d_output[i] = ", "d_output[i] += "),
+        ("accumulation", "d_output[i[j]] = ", "d_output[i[j]] += "),
     ]),
     spec!(loss / cross_entropy, LABELLED 0..5, show_labelled, FUNCTIONS_BOUND, [
         ("the last row dropped", "row < params.rows;", "row + 1 < params.rows;"),
@@ -1662,15 +1684,19 @@ pub static SPECS: &[Spec] = &[
         ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
         ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
     ]),
-    spec!(loss / mse, REDUCED 0..2, show_sum, PRODUCTS, [
-        ("the last term dropped", "i < params.len;", "i + 1 < params.len;"),
-        ("the sum stopping at the tile", "i += groups.x * WORKGROUP", "i += params.len"),
+    spec!(loss / mse, LOST 0..2, show_sum, PRODUCTS, [
+        ("the last term dropped", "i[j] < len", "i[j] + 1 < len"),
+        ("three of four", "j < 4;", "j < 3;"),
+        ("the sum stopping at the tile", "first += groups.x * 4 * WORKGROUP", "first += len"),
         ("a lane left out", "i < WORKGROUP;", "i + 1 < WORKGROUP;"),
-        ("one element too many counted", "difference, 1.0)", "difference, 2.0)"),
-        ("the loss halved", "vec2f(difference * difference", "vec2f(0.5 * difference * difference"),
-        ("the gradient halved", "2.0 * difference", "difference"),
-        ("the difference negated", "output[i] - targets[i]", "targets[i] - output[i]"),
-        ("accumulation", "d_output[i] = ", "d_output[i] += "),
+        ("a lane of those with sums left out", "i < SUMS;", "i + 1 < SUMS;"),
+        ("a lane twice", "i = 1u;", "i = 0u;"),
+        ("two indices of the targets swapped", "targets[at.y], targets[at.z]", "targets[at.z], targets[at.y]"),
+        ("one element too many counted", "difference[j], 1.0)", "difference[j], 2.0)"),
+        ("the loss halved", "vec2f(difference[j]", "vec2f(0.5 * difference[j]"),
+        ("the gradient halved", "2.0 * difference[j]", "difference[j]"),
+        ("the difference negated", "values - wanted", "wanted - values"),
+        ("accumulation", "d_output[i[j]] = ", "d_output[i[j]] += "),
     ]),
     spec!(loss / total, REDUCED 0..2, show_sum, PRODUCTS, [
         ("the last term dropped", "i < params.len;", "i + 1 < params.len;"),
@@ -1696,10 +1722,12 @@ pub static SPECS: &[Spec] = &[
         ("silu without its factor", "value * sigmoid(value)", "sigmoid(value)"),
         ("σ of |x|", "select(e, 1.0, x >= 0.0)", "1.0"),
         ("two functions swapped", "case 1u", "case 7u"),
-        ("accumulation", "output[i] = tanh_of", "output[i] += tanh_of"),
-        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
-        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
-        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+        ("accumulation", "output[i[j]] =", "output[i[j]] +="),
+        ("the last element left out", "i[j] < len", "i[j] + 1 < len"),
+        ("two indices swapped", "x[at.y], x[at.z]", "x[at.z], x[at.y]"),
+        ("three of four", "j < 4;", "j < 3;"),
+        ("stopping at the tile", "first < len;", "first < min(len, WORKGROUP);"),
+        ("one round", "first += groups.x * 4 * WORKGROUP", "first += len"),
     ]),
     spec!(nn / activation_grad, ACTIVATED 0..4, show_activated, FUNCTIONS_BOUND, [
         ("tanh's slope halved", "4.0 * e", "2.0 * e"),
@@ -1711,12 +1739,14 @@ pub static SPECS: &[Spec] = &[
         ("gelu's clamp too near", "min(abs(value), 13.0)", "min(abs(value), 3.0)"),
         ("silu's product dropped", " * (1.0 + value * sigmoid(-value))", ""),
         ("silu's σ of x", "sigmoid(-value)", "sigmoid(value)"),
-        ("d_output dropped", "slope * d_output[i]", "slope"),
-        ("an index swapped", "d_output[i]", "d_output[params.len - 1 - i]"),
-        ("accumulation", "d_input[i] =", "d_input[i] +="),
-        ("the last element left out", "i >= params.len", "i + 1 >= params.len"),
-        ("stopping at the tile", "i >= params.len", "i >= min(params.len, WORKGROUP)"),
-        ("workgroups in one dimension", "id.x + id.y * groups.x * WORKGROUP", "id.x"),
+        ("d_output dropped", "slope * above[j]", "slope"),
+        ("an index swapped", "d_output[at.y], d_output[at.z]", "d_output[at.z], d_output[at.y]"),
+        ("accumulation", "d_input[i[j]] =", "d_input[i[j]] +="),
+        ("the last element left out", "i[j] < len", "i[j] + 1 < len"),
+        ("two indices swapped", "x[at.y], x[at.z]", "x[at.z], x[at.y]"),
+        ("three of four", "j < 4;", "j < 3;"),
+        ("stopping at the tile", "first < len;", "first < min(len, WORKGROUP);"),
+        ("one round", "first += groups.x * 4 * WORKGROUP", "first += len"),
     ]),
     spec!(nn / norm, NORMED 0..3, show_normed, FUNCTIONS_BOUND, [
         ("never centered", "params.centered == 1", "false"),

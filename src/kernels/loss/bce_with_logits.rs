@@ -16,7 +16,7 @@ pub static KERNEL: Kernel = Kernel {
         ("d_output", Access::Write),
         ("partial_sums", Access::Write),
     ],
-    constants: &[("WORKGROUP", 64, 8)],
+    constants: &[("WORKGROUP", 256, 8), ("SUMS", 16, 4)],
     params_size: size_of::<Params>(),
 };
 

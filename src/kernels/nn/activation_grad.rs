@@ -4,14 +4,14 @@ use bytemuck::{Pod, Zeroable};
 
 use super::Activation;
 use crate::error::Result;
-use crate::gpu::{Access, Kernel, Recording, Tensor, workgroups};
+use crate::gpu::{Access, Kernel, Recording, Tensor, elementwise};
 
 /// `shaders/nn/activation_grad.wgsl`
 pub static KERNEL: Kernel = Kernel {
     name: "nn/activation_grad",
     source: &[wgsl!("../../../shaders/nn/activation_grad.wgsl")],
     buffers: &[("x", Access::Read), ("d_output", Access::Read), ("d_input", Access::Write)],
-    constants: &[("WORKGROUP", 64, 64)],
+    constants: &[("WORKGROUP", 256, 64)],
     params_size: size_of::<Params>(),
 };
 
@@ -26,6 +26,6 @@ struct Params {
 pub fn record(rec: &Recording, kind: Activation, x: &Tensor, d_output: &Tensor, d_input: &Tensor) -> Result<()> {
     d_output.expect_shape("d_output", x.shape())?;
     d_input.expect_shape("d_input", x.shape())?;
-    let groups = workgroups(x.len(), KERNEL.constant(rec.gpu(), "WORKGROUP"));
+    let groups = elementwise(x.len(), 4 * KERNEL.constant(rec.gpu(), "WORKGROUP"));
     rec.dispatch(&KERNEL, &[x, d_output, d_input], Params { len: x.len() as u32, kind: kind as u32 }, groups)
 }

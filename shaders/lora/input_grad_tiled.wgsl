@@ -69,26 +69,28 @@ fn main(
     // All are read before the first is written.
     let column = first_column + local.x + vec4u(0, 1, 2, 3) * COLUMNS;
     let inside = min(column, vec4u(params.columns - 1));
-    var before: array<vec4f, TOKENS>;
     if params.parts == 0 {
         for (var i = 0u; i < TOKENS; i++) {
             let at = min(first_token + local.y + i * DOWN, params.tokens - 1) * params.columns + inside;
-            before[i] = vec4f(d_input[at.x], d_input[at.y], d_input[at.z], d_input[at.w]);
+            sum[i] = vec4f(d_input[at.x], d_input[at.y], d_input[at.z], d_input[at.w]) + params.scale * sum[i];
         }
-    }
-    for (var part = 0u; part < params.parts; part++) {
+    } else {
         for (var i = 0u; i < TOKENS; i++) {
-            let token = part * params.tokens + min(first_token + local.y + i * DOWN, params.tokens - 1);
-            let at = token * params.columns + inside;
-            before[i] += vec4f(parts[at.x], parts[at.y], parts[at.z], parts[at.w]);
+            sum[i] *= params.scale;
+        }
+        for (var part = 0u; part < params.parts; part++) {
+            for (var i = 0u; i < TOKENS; i++) {
+                let token = part * params.tokens + min(first_token + local.y + i * DOWN, params.tokens - 1);
+                let at = token * params.columns + inside;
+                sum[i] += vec4f(parts[at.x], parts[at.y], parts[at.z], parts[at.w]);
+            }
         }
     }
     for (var i = 0u; i < TOKENS; i++) {
         let token = first_token + local.y + i * DOWN;
-        let value = before[i] + params.scale * sum[i];
         for (var j = 0u; j < 4; j++) {
             if token < params.tokens && column[j] < params.columns {
-                d_input[token * params.columns + column[j]] = value[j];
+                d_input[token * params.columns + column[j]] = sum[i][j];
             }
         }
     }

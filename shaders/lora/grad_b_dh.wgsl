@@ -33,7 +33,7 @@ fn main(
     @builtin(workgroup_id) group: vec3u,
     @builtin(num_workgroups) groups: vec3u,
     @builtin(subgroup_id) subgroup: u32,
-    @builtin(subgroup_size) size: u32,
+    @builtin(num_subgroups) subgroups: u32,
     @builtin(subgroup_invocation_id) lane: u32,
 ) {
     let tile = group.x + group.y * groups.x;
@@ -46,8 +46,9 @@ fn main(
     let begin = part * params.part;
     let end = min(begin + params.part, params.tokens);
 
+    // Subgroups share the workgroup equally, but need not have as many invocations as their size says there can be.
+    let index = subgroup * (WORKGROUP / subgroups) + lane;
     // Quads by turns have the lower and the higher ranks of the same 16 columns.
-    let index = subgroup * size + lane;
     let quad = index / 4;
     let right = index % 2 == 1;
     let below = index / 2 % 2 == 1;

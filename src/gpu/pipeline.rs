@@ -206,8 +206,9 @@ fn compile(gpu: &Gpu, kernel: &'static Kernel, replaced: Option<String>) -> Pipe
     let software = device.adapter_info().device_type == wgpu::DeviceType::Cpu; // whose compilers unroll for minutes
     let checks =
         wgpu::ShaderRuntimeChecks { force_loop_bounding: software || !own, ..wgpu::ShaderRuntimeChecks::checked() };
-    // SAFETY: our own kernels' loops end, as their counters go up by constants to sizes that `record` checked. Counting them
-    // natively, as naga would, keeps GPUs' drivers from unrolling: an eighth of the speed of the tiled products.
+    // SAFETY: our own kernels' loops end, as their counters go up by constants, or by how many share the work, to sizes that
+    // `record` checked. Counting them natively, as naga would, keeps GPUs' drivers from unrolling: an eighth of the speed of the
+    // tiled products.
     let module = unsafe { device.create_shader_module_trusted(descriptor, checks) };
     let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
         label,

@@ -210,7 +210,8 @@ impl Saved<'_> {
             _ if gpu.has_subgroups() => " by subgroups",
             _ => "",
         };
-        format!("{:?}{by} {} {}, kernels {crc:08x}", gpu.profile(), info.name, info.driver_info)
+        let f16 = if gpu.has_f16() { " in f16" } else { "" }; // subnormal ones may be read as zeros
+        format!("{:?}{by}{f16} {} {}, kernels {crc:08x}", gpu.profile(), info.name, info.driver_info)
     }
 }
 

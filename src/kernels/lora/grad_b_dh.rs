@@ -35,7 +35,8 @@ struct Params {
 /// Whether it can take such a gradient, and is the fastest here: with more than eight ranks where a cache holds d_output for the
 /// next eight.
 pub(crate) fn suits(gpu: &Gpu, tokens: usize, out_features: usize, rank: usize) -> bool {
-    let once = rank <= RANKS || tokens * out_features * rank.div_ceil(RANKS) <= 1 << 24;
+    let read = tokens.saturating_mul(out_features).saturating_mul(rank.div_ceil(RANKS)); // usize has 32 bits in a page
+    let once = rank <= RANKS || read <= 1 << 24;
     gpu.has_subgroups() && tokens >= TOKENS && out_features.is_multiple_of(4) && once
 }
 

@@ -27,7 +27,8 @@ struct Params {
 
 /// Whether it can take such a product, and is the fastest here: every two tokens read all of A, from a cache.
 pub(super) fn suits(gpu: &Gpu, tokens: usize, in_features: usize, rank: usize) -> bool {
-    gpu.has_subgroups() && in_features.is_multiple_of(4) && tokens * in_features * rank.div_ceil(RANKS) <= 1 << 22
+    let read = tokens.saturating_mul(in_features).saturating_mul(rank.div_ceil(RANKS)); // usize has 32 bits in a page
+    gpu.has_subgroups() && in_features.is_multiple_of(4) && read <= 1 << 22
 }
 
 /// Records what [`project_a`](super::project_a) does, for `in_features` divisible by four.

@@ -346,7 +346,7 @@ test("Check my GPU runs what the package would choose where the adapter does not
 
 test("Check my GPU: on a GPU, too, what needs subgroups or f16 can be run where the adapter has them, and only there", async () => {
   const lists = readFileSync(join(root, "tests/kernels/chosen.rs"), "utf8");
-  const listed = (name) => lists.match(new RegExp(`const ${name}: [^=]*= &\\[([^\\]]*)\\]`))[1].match(/\w+\/\w+/g);
+  const listed = (name) => lists.match(new RegExp(`const ${name}: [^=]*=\\s*&\\[([^\\]]*)\\]`))[1].match(/\w+\/\w+/g);
   for (const has of [true, false]) {
     await on("check.html", {}, async (page) => {
       await page.route(/check\.worker.*\.js$/, async (route) => {

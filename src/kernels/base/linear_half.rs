@@ -21,7 +21,7 @@ pub(super) fn suits(gpu: &Gpu, rows: &Rows) -> bool {
     gpu.has_f16() && rows.layout == Layout::F16
 }
 
-/// Records what [`linear`](super::linear) does, with the same bits.
+/// Records what [`linear`](super::linear) does, with the same bits where the device keeps f16's subnormal numbers.
 pub fn record(
     rec: &Recording,
     rows: &Rows,
